@@ -12,7 +12,6 @@ import torch
 from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError
 from glasshouse.generate.decoders import TransformersDecoder, make_decoder
-from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
 from glasshouse.generate.llama_decoder import LlamaDecoder
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.models import devices, llama
@@ -82,7 +81,7 @@ def end_at_different_lengths(policy: Policy, prompts: Sequence[tuple[int, ...]])
 def compactions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each compaction kept."""
     seen: list[int] = []
-    for decoder in (LlamaDecoder, LargeLlamaDecoder, TransformersDecoder):
+    for decoder in (LlamaDecoder, TransformersDecoder):
         original = decoder.compact
 
         def spy(self: Any, active: torch.Tensor, original: Any = original) -> torch.Tensor:
@@ -222,7 +221,7 @@ def test_large_models_drop_every_finished_row(
     monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", 0)
     policy = tiny(name)
     decoder = make_decoder(policy.model)
-    assert isinstance(decoder, LargeLlamaDecoder)
+    assert isinstance(decoder, LlamaDecoder)
     prompts = [
         (*range(3, 3 + start), 20 + i, *prompt)
         for i, prompt in enumerate(make_prompts(policy, [6, 2, 9]))

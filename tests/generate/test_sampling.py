@@ -238,7 +238,7 @@ def test_sampling_by_block_gives_the_same_tokens(size: int) -> None:
     logits[:, torch.randperm(size, generator=generator)[: size // 2]] = -torch.inf
     logits[:, -1] = 11.0  # likely, at the border of the last block
     uniform = noise(len(logits))
-    tokens, logprobs = sample_tokens(logits, uniform, PLAIN, by_block=True)
+    tokens, logprobs = sample_tokens(logits, uniform, PLAIN)
     expected = logits.double().log_softmax(-1)
     assert torch.isfinite(logprobs).all()
     assert (tokens == size - 1).sum() > 10
@@ -249,5 +249,5 @@ def test_sampling_by_block_gives_the_same_tokens(size: int) -> None:
     plain = torch.searchsorted(cumulative, uniform[:, None].double())[:, 0]
     assert (tokens == plain).float().mean() > 0.99
     for extreme in (torch.finfo(torch.float32).tiny, 1 - 2**-24):
-        tokens, _ = sample_tokens(logits, torch.full_like(uniform, extreme), PLAIN, by_block=True)
+        tokens, _ = sample_tokens(logits, torch.full_like(uniform, extreme), PLAIN)
         assert torch.isfinite(logits.gather(-1, tokens[:, None])).all()

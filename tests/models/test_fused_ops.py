@@ -18,7 +18,6 @@ from glasshouse.models.fused_ops import (
 )
 from glasshouse.models.matmul import LinearWeights, LowRank, has_onednn, linear, pack_weight
 
-both_sizes = pytest.mark.parametrize("large", [False, True])
 needs_onednn = pytest.mark.skipif(not has_onednn(), reason="this build of torch has no oneDNN")
 
 
@@ -27,20 +26,19 @@ def random_tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64)
     return [torch.randn(s, generator=generator, dtype=dtype, requires_grad=True) for s in shapes]
 
 
-@both_sizes
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_parts_of_a_block_equal_the_plain_operations(has_bias: bool, large: bool) -> None:
+def test_parts_of_a_block_equal_the_plain_operations(has_bias: bool) -> None:
     x, gain, weight, bias = random_tensors((2, 3, 4), (4,), (5, 4), (5,))
     _, gate_up, down, down_bias = random_tensors((2, 3, 4), (2, 3, 10), (4, 5), (4,))
 
     def own_norm(x: Tensor, gain: Tensor, *layer: Tensor) -> Tensor:
-        return rms_norm_linear(x, gain, LinearWeights(*layer), 1e-5, large=large)
+        return rms_norm_linear(x, gain, LinearWeights(*layer), 1e-5)
 
     def plain_norm(x: Tensor, gain: Tensor, *layer: Tensor) -> Tensor:
         return F.linear(F.rms_norm(x, (4,), gain, 1e-5), *layer)
 
     def own_mlp(x: Tensor, gate_up: Tensor, *layer: Tensor) -> Tensor:
-        return gated_mlp_output(x, gate_up, LinearWeights(*layer), large=large)
+        return gated_mlp_output(x, gate_up, LinearWeights(*layer))
 
     def plain_mlp(x: Tensor, gate_up: Tensor, *layer: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, -1)
@@ -84,14 +82,13 @@ def test_split_and_rotate_has_the_bits_of_the_plain_operations() -> None:
     assert all(torch.equal(a, b) for a, b in zip(again, expected, strict=True))
 
 
-@both_sizes
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_token_logprobs_equal_a_log_softmax(temperature: float, large: bool) -> None:
+def test_token_logprobs_equal_a_log_softmax(temperature: float) -> None:
     hidden, head = random_tensors((6, 4), (9, 4))
     targets = torch.tensor([0, 3, 8, 8, 1, 2])
     grad = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0, -1.0], dtype=torch.float64)
     plain = (hidden @ head.t() / temperature).log_softmax(-1)[torch.arange(6), targets]
-    own = token_logprobs(hidden, head, targets, temperature, large=large)
+    own = token_logprobs(hidden, head, targets, temperature)
     assert torch.allclose(own, plain)
     expected = torch.autograd.grad(plain, (hidden, head), grad)
     gradients = torch.autograd.grad(own, (hidden, head), grad, retain_graph=True)
@@ -117,22 +114,21 @@ def test_a_product_has_the_values_of_linear(has_bias: bool) -> None:
     with torch.no_grad():
         for w in (weight, packed, weight.t().contiguous().t()):
             for rows in (1, 2, 5):  # one layout suits every number of rows
-                product = linear(x[:, :rows], w, *bias, onednn=True)
+                product = linear(x[:, :rows], w, *bias)
                 torch.testing.assert_close(product, expected[:, :rows], atol=1e-4, rtol=1e-5)
         weight.zero_()  # the packed one is a copy
         torch.testing.assert_close(
-            linear(x, packed, *bias, onednn=True), expected, atol=1e-4, rtol=1e-5
+            linear(x, packed, *bias), expected, atol=1e-4, rtol=1e-5
         )
 
 
-@both_sizes
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_a_product_that_needs_a_gradient_has_one(has_bias: bool, large: bool) -> None:
+def test_a_product_that_needs_a_gradient_has_one(has_bias: bool) -> None:
     """oneDNN's operator has none: torch would return a constant without a word."""
     x, weight, *bias = random_tensors((2, 3, 4), (5, 4), (5,))[: 2 + has_bias]
-    assert torch.autograd.gradcheck(lambda *args: linear(*args, onednn=large), (x, weight, *bias))
+    assert torch.autograd.gradcheck(lambda *args: linear(*args), (x, weight, *bias))
     x, weight = (tensor.detach().float().requires_grad_() for tensor in (x, weight))
-    gradients = torch.autograd.grad(linear(x, weight, onednn=large).square().sum(), (x, weight))
+    gradients = torch.autograd.grad(linear(x, weight).square().sum(), (x, weight))
     expected = torch.autograd.grad(F.linear(x, weight).square().sum(), (x, weight))
     for own, plain in zip(gradients, expected, strict=True):
         torch.testing.assert_close(own, plain)
@@ -143,7 +139,7 @@ def test_gradients_of_adapters_are_those_of_their_product() -> None:
     x, base, down, up = random_tensors((2, 3, 4), (5, 4), (2, 4), (5, 2))
     base = base.detach()
     grad = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    own = linear(x, (base + up @ down).detach(), None, LowRank(down, up), onednn=True)
+    own = linear(x, (base + up @ down).detach(), None, LowRank(down, up))
     plain = F.linear(x, base + up @ down)
     assert torch.allclose(own, plain)
     expected = torch.autograd.grad(plain, (x, down, up), grad)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from glasshouse.config.schema import LearnConfig
-from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
+from glasshouse.generate.llama_decoder import LlamaDecoder
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.microbatches import TrainingSample, split_into_blocks
@@ -137,7 +137,7 @@ def test_generated_logprobs_equal_a_plain_forward(tiny: Tiny, adapted: bool) -> 
     groups = generator.generate(
         [Request(prompt=p, noise_keys=(1, 2)) for p in prompts], SamplingParams(max_tokens=6)
     )
-    assert isinstance(generator._decoder, LargeLlamaDecoder)
+    assert isinstance(generator._decoder, LlamaDecoder)
     for prompt, group in zip(prompts, groups, strict=True):
         for completion in group:
             tokens = torch.tensor([[*prompt, *completion.tokens]])

@@ -1,5 +1,5 @@
-"""How next-token logits are computed with a cache: for the Llama family (`llama_decoder`, `large_llama_decoder`), and
-here for any causal LM. `make_decoder` is the only entrance.
+"""How next-token logits are computed with a cache: for the Llama family (`llama_decoder`), and here for any causal
+LM. `make_decoder` is the only entrance.
 
 A decoder holds rows that are being decoded. `prefill` fills them (each prompt is computed
 once, whatever the group size), `step` advances all by one token, `compact` drops finished ones.
@@ -16,10 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glasshouse.errors import ConfigError
-from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
 from glasshouse.generate.llama_decoder import LlamaDecoder
 from glasshouse.models import llama
-from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import autocast_to
 
 
@@ -51,11 +49,9 @@ class Decoder(Protocol):
 
 def make_decoder(model: Any, dtype: torch.dtype | None = None) -> Decoder:
     """The fastest decoder that supports the model; `dtype` is that of matrix products, by default the model's."""
-    if not llama.is_supported(model):
-        return TransformersDecoder(model, dtype)
-    if is_large(model):
-        return LargeLlamaDecoder(model, dtype)
-    return LlamaDecoder(model, dtype)
+    if llama.is_supported(model):
+        return LlamaDecoder(model, dtype)
+    return TransformersDecoder(model, dtype)
 
 
 class TransformersDecoder:

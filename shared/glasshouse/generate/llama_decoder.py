@@ -1,16 +1,22 @@
-"""Decoding of the Llama family with a static cache: what all its models share, and the decoder of small ones.
+"""Decoding of the Llama family with a static cache. Large models spend nearly all their time on products with weights.
 
-Rows are arranged as a grid of G prompts × K samples. The keys of a prompt are stored once for its K samples, those of
-a sample in a static cache that is written in place. With the pocket model it generates 4.3 times as fast as
-transformers' `generate` (docs/benchmarks.md).
+So a finished row is dropped at once. The caches keep a grid of G prompts × K samples, and attention is computed for
+every row of the grid, until enough of them are empty for moving the others together. With oneDNN's products this took
+a step of SmolLM2 from 4.4 to 5.6 times TRL's speed (docs/benchmarks.md; the two count different steps).
 
-Shapes: S = G·K rows, J key-value heads, r = H / J queries per key head, P prompt length, t own
-length.
+    keys of:   the common start of all prompts │ the rest of each prompt │ the sample
+    stored:    once                            │ once per prompt         │ once per row
+    product:   J of S·r queries                │ J·G of K·r queries      │ J·S of r queries
+
+The scores of the three products lie side by side, `(J, S, r, C + P + t)`: queries and caches have the key-value head as
+their first dimension, so that no scores are transposed.
+
+Shapes: S = G·K rows of the grid, J key-value heads, r = H / J queries per key head, C tokens of the common start, P of
+the rest of a prompt, t of the sample.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -21,12 +27,16 @@ from torch import Tensor
 
 from glasshouse.models import llama, matmul
 from glasshouse.models.llama import Cache
-from glasshouse.models.shared_prefix import forward_prompts
+from glasshouse.models.shared_prefix import count_common_tokens, forward_prompts
+
+SHRINK_BELOW = 0.75
+"""Share of the rows of the grid, if it were smaller, below which moving the caches pays."""
 
 
-class BaseLlamaDecoder(ABC):
-    """The part of a decoder that does not depend on how its cache is arranged."""
+class LlamaDecoder:
+    """The decoder of the Llama family."""
 
+    compact_when_active_below = 1.0
     positions: Tensor
     """(S,) position of the next token of each row."""
 
@@ -50,11 +60,6 @@ class BaseLlamaDecoder(ABC):
         self.length += 1
         self.positions = self.positions + 1
         return self._logits(F.rms_norm(x, x.shape[-1:], w.norm, w.eps))
-
-    @abstractmethod
-    def _attend(self, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Stores keys and values `(S, J, d)` of the new tokens in the cache of a layer; attention of their queries
-        `(S, H, d)`, `(S, H·d)`."""
 
     def _start_grid(
         self, lengths: Tensor, group_size: int, max_new_tokens: int, common: int = 0
@@ -81,113 +86,107 @@ class BaseLlamaDecoder(ABC):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits; float32 for a bfloat16 model: sampling needs the precision."""
-        logits = matmul.linear(hidden, self.w.head, onednn=self.w.large)
+        logits = matmul.linear(hidden, self.w.head)
         return logits.float() if logits.dtype == torch.bfloat16 else logits
 
     def autocast(self) -> AbstractContextManager[Any]:
         return nullcontext()  # the weights already have the right dtype
 
-
-class LlamaDecoder(BaseLlamaDecoder):
-    """The decoder of small models, whose time goes to moving activations and caches as much as to products: finished
-    rows are dropped when enough of them are done."""
-
-    DENSE_COST = 96
-    """Cost of the dense layers of a row, in attended cache tokens; decides the layout in `compact`."""
-    compact_when_active_below = 0.75
-
     def prefill(
         self, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int
     ) -> Tensor:
         w = self.w
-        self._start_grid(torch.tensor([len(p) for p in prompts]), group_size, max_new_tokens)
-        last, _, self.prompt_cache = forward_prompts(w, prompts, common=0, scale=1.0)
+        lengths = torch.tensor([len(p) for p in prompts])
+        common = count_common_tokens(prompts)
+        self._start_grid(lengths, group_size, max_new_tokens, common)
+        last, start, rest = forward_prompts(w, prompts, common, scale=1.0)
+        empty = torch.empty(w.num_kv_heads, 0, w.head_dim, dtype=w.dtype, device=w.device)
+        self.shared_prefix_cache: Cache = [(k[0], v[0]) for k, v in start] or [
+            (empty, empty)
+        ] * len(rest)
+        self.prompt_cache: Cache = [
+            (k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()) for k, v in rest
+        ]
         rows = len(prompts) * group_size
-        self.cache = self._new_cache(rows, w.num_kv_heads, max_new_tokens, w.head_dim)
+        self.cache = self._new_cache(w.num_kv_heads, rows, max_new_tokens, w.head_dim)
+        self.grid_rows: Tensor | slice = slice(None)  # of each row that is decoded
         return self._logits(last).repeat_interleave(group_size, 0)
 
     def _attend(self, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        own, t = self.cache[index], self.length
-        own[0][:, :, t] = k
-        own[1][:, :, t] = v
-        if self.prompt_cache:
-            return self._attend_shared(q, self.prompt_cache[index], own, t + 1)
-        return self._attend_unshared(q, own, t + 1)
+        """Stores keys and values `(S, J, d)` of the new tokens in the cache of a layer; attention of their queries
+        `(S, H, d)`, `(S, H·d)`."""
+        keys, values = self.cache[index]
+        keys[:, self.grid_rows, self.length] = k.transpose(0, 1)
+        values[:, self.grid_rows, self.length] = v.transpose(0, 1)
+        filled = slice(self.length + 1)
+        heads, dim = self.w.num_kv_heads, self.w.head_dim
+        rows = self.groups * self.group_size
+        rest_keys, rest_values = self.prompt_cache[index]
+        parts = [  # number of products, keys and values of each of them
+            (heads, *self.shared_prefix_cache[index]),
+            (heads * self.groups, rest_keys.flatten(0, 1), rest_values.flatten(0, 1)),
+            (heads * rows, keys.flatten(0, 1)[:, filled], values.flatten(0, 1)[:, filled]),
+        ]
+        q = self._fill_grid(q.unflatten(1, (heads, -1)).transpose(0, 1))  # (J, S, r, d)
+        queries = q[0].numel() // dim  # S·r
+        start, rest, own = (
+            torch.bmm(q.view(count, -1, dim), part.mT).view(heads, queries, part.shape[1])
+            for count, part, _ in parts
+        )
+        rest = (rest.unflatten(1, (self.groups, -1)) + self.padding[:, None]).flatten(1, 2)
+        # `padding` is float32, so that the scores are; the softmax then is, in any dtype
+        scores = torch.cat([start, rest, own], dim=-1).softmax(-1).to(q.dtype)
+        columns = scores.split([part.shape[1] for _, part, _ in parts], dim=-1)
+        attended = torch.zeros_like(q)
+        for (count, _, part), weights in zip(parts, columns, strict=True):
+            weights = weights.view(count, heads * queries // count, part.shape[1])
+            attended.view(count, -1, dim).baddbmm_(weights, part)
+        return attended.view(heads, rows, -1)[:, self.grid_rows].transpose(0, 1).flatten(1)
 
-    def _attend_shared(
-        self, q: Tensor, prompt: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], t: int
-    ) -> Tensor:
-        """Attention of one query per row over shared prompt keys and its own keys, `(S, H·d)`."""
-        g, n, j = self.groups, self.group_size, self.w.num_kv_heads
-        s, r, d = g * n, self.w.num_heads // j, self.w.head_dim
-        p = prompt[0].shape[2]
-        grouped = q.reshape(g, n, j, r, d).transpose(1, 2).reshape(g * j, n * r, d)
-        to_prompt = torch.bmm(grouped, prompt[0].flatten(0, 1).mT).view(g, j, n, r, p)
-        to_prompt = to_prompt + self.padding[:, None, None, None]
-        to_own = torch.bmm(q.reshape(s * j, r, d), own[0].flatten(0, 1)[:, :t].mT)  # (S·J, r, t)
-        # `padding` is float32, so that the prompt's scores are; the softmax then is, in any dtype
-        scores = torch.cat([to_prompt.transpose(1, 2).reshape(s * j, r, p), to_own], dim=-1)
-        scores = scores.softmax(-1).to(q.dtype)
-        on_prompt = scores[..., :p].reshape(g, n, j, r, p).transpose(1, 2).reshape(g * j, n * r, p)
-        from_prompt = torch.bmm(on_prompt, prompt[1].flatten(0, 1)).view(g, j, n, r, d)
-        from_own = torch.bmm(scores[..., p:], own[1].flatten(0, 1)[:, :t]).view(s, j, r, d)
-        return (from_prompt.transpose(1, 2).reshape(s, j, r, d) + from_own).reshape(s, -1)
-
-    def _attend_unshared(self, q: Tensor, own: tuple[Tensor, Tensor], t: int) -> Tensor:
-        """The same if each row holds its prompt in front of its own keys."""
-        s, j = len(q), self.w.num_kv_heads
-        grouped = q.reshape(s * j, self.w.num_heads // j, self.w.head_dim)
-        scores = torch.bmm(grouped, own[0].flatten(0, 1)[:, :t].mT).view(s, -1, t)
-        scores = (scores + self.padding[:, None, :t]).softmax(-1).to(q.dtype).view(s * j, -1, t)
-        return torch.bmm(scores, own[1].flatten(0, 1)[:, :t]).reshape(s, -1)
+    def _fill_grid(self, q: Tensor) -> Tensor:
+        """Queries `(J, S, r, d)` of all rows of the grid, 0 in empty ones."""
+        if isinstance(self.grid_rows, slice):
+            return q.contiguous()
+        filled = q.new_zeros(len(q), self.groups * self.group_size, *q.shape[2:])
+        return filled.index_copy_(1, self.grid_rows, q)
 
     def compact(self, active: Tensor) -> Tensor:
         remaining = active.nonzero()[:, 0]
-        if not self.prompt_cache:
-            self._keep(remaining, remaining)
-            return remaining
-        grid = active.view(self.groups, self.group_size)
-        counts = grid.sum(1)
-        groups = counts.nonzero()[:, 0]
-        widest, count = int(counts.max()), int(counts.sum())
-        prompt_length, row_cost = self.padding.shape[1], self.DENSE_COST + self.length
-        if len(groups) * (widest * row_cost + prompt_length) <= count * (row_cost + prompt_length):
-            # active samples first, in order; `widest` per group, a few of them inactive
-            remaining = first_rows(grid, groups, widest)
-            self.prompt_cache = [(k[groups], v[groups]) for k, v in self.prompt_cache]
-            self.groups, self.group_size = len(groups), widest
-            self._keep(remaining, groups)
-        else:  # too few samples share a prompt: copy it in front of the keys of each row
-            groups = remaining // self.group_size
-            self.cache = [
-                (self._prepend(pk[groups], k[remaining]), self._prepend(pv[groups], v[remaining]))
-                for (pk, pv), (k, v) in zip(self.prompt_cache, self.cache, strict=True)
-            ]
-            self.prompt_cache = []
-            self.groups, self.group_size = len(remaining), 1
-            self.padding = F.pad(
-                self.padding[groups], (0, self.cache[0][0].shape[2] - prompt_length)
-            )
-            self.positions = self.positions[remaining]
-            self.length += prompt_length
+        self.grid_rows = (
+            remaining if isinstance(self.grid_rows, slice) else self.grid_rows[remaining]
+        )
+        self.positions = self.positions[remaining]
+        self._shrink_grid(self.grid_rows)
         return remaining
 
-    def _keep(self, rows: Tensor, padding_rows: Tensor) -> None:
-        self.padding, self.positions = self.padding[padding_rows], self.positions[rows]
-        self.cache = [(self._move(k, rows), self._move(v, rows)) for k, v in self.cache]
+    def _shrink_grid(self, rows: Tensor) -> None:
+        """Moves these rows, the ones in use, to a smaller grid if that leaves enough others out."""
+        used = torch.zeros(self.groups * self.group_size, dtype=torch.bool, device=rows.device)
+        used[rows] = True
+        grid = used.view(self.groups, self.group_size)
+        counts = grid.sum(1)
+        groups, widest = counts.nonzero()[:, 0], int(counts.max())
+        if len(groups) * widest > SHRINK_BELOW * len(used):
+            return
+        kept = first_rows(grid, groups, widest)
+        new_index = torch.empty_like(used, dtype=torch.long)
+        new_index[kept] = torch.arange(len(kept), device=kept.device)
+        self.grid_rows = new_index[rows]
+        self.prompt_cache = [(k[:, groups], v[:, groups]) for k, v in self.prompt_cache]
+        self.padding = self.padding[groups]
+        self.cache = [(self._move(k, kept), self._move(v, kept)) for k, v in self.cache]
+        self.groups, self.group_size = len(groups), widest
 
     def _move(self, cache: Tensor, rows: Tensor) -> Tensor:
-        """Moves these rows to the front of the same memory, copying only filled positions."""
-        cache[: len(rows), :, : self.length] = cache[:, :, : self.length][rows]
-        return cache[: len(rows)]
-
-    def _prepend(self, prompt: Tensor, own: Tensor) -> Tensor:
-        """`(S, J, P + max_new_tokens, d)`: prompt keys, filled own keys, and the free positions."""
-        free = own.new_empty(*own.shape[:2], own.shape[2] - self.length, own.shape[3])
-        return torch.cat([prompt, own[:, :, : self.length], free], dim=2)
+        """These rows of a cache `(J, S, …)` in the first part of its memory, copying only filled positions."""
+        filled = cache[:, rows, : self.length]
+        shape = (len(cache), len(rows), *cache.shape[2:])
+        moved = cache.flatten()[: torch.Size(shape).numel()].view(shape)
+        moved[:, :, : self.length] = filled
+        return moved
 
     def release(self) -> None:
-        self.cache, self.prompt_cache = [], []
+        self.cache, self.shared_prefix_cache, self.prompt_cache = [], [], []
 
 
 def first_rows(grid: Tensor, groups: Tensor, count: int) -> Tensor:

@@ -18,20 +18,17 @@ CACHED_LOGITS = 1 << 19
 """Logits that stay in the cache of a processor core from one operation to the next: 2 MB."""
 
 
-def sample_tokens(
-    logits: Tensor, noise: Tensor, sampling: SamplingParams, *, by_block: bool = False
-) -> tuple[Tensor, Tensor]:
+def sample_tokens(logits: Tensor, noise: Tensor, sampling: SamplingParams) -> tuple[Tensor, Tensor]:
     """Samples tokens and their log-probabilities, `(R,)` each, from logits `(R, V)` and noise `(R,)` in
     (0, 1).
 
     Log-probabilities are at the sampling temperature (1 if greedy) and before truncation: those of
-    the policy, with which the learner compares. `by_block` pays for large vocabularies
-    (of large models).
+    the policy, with which the learner compares.
     """
     greedy = sampling.temperature == 0
     if not greedy and sampling.temperature != 1:
         logits = logits / sampling.temperature
-    if by_block and not greedy and not sampling.is_truncated:
+    if not greedy and not sampling.is_truncated:
         return _sample_by_block(logits, noise)
     normalizer = logits.logsumexp(-1, keepdim=True)
     if greedy:

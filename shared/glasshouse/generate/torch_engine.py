@@ -1,12 +1,12 @@
-"""The default generator: torch on a CPU or GPU of this machine.
+"""The default generator: torch on a CPU or GPU of this machine, or the kernel for small models on a CPU.
 
     requests ──► prefill (each prompt once) ──► sample ──► step ──► sample ──► … ──► completions
                                                    ▲         │
                                                    └─ compact when enough rows are done
 
 Noise is keyed by (row key, position), so that the completions of a request do not depend on the
-process that runs it. Floating-point results do depend on the shape of the batch: for the same bits,
-pass the same requests in the same call.
+process that runs it. The kernel gives the same bits in any batch; it has neither top-k, top-p and min-p nor stop
+strings. Results of torch depend on the shape of the batch: for the same bits, pass the same requests in the same call.
 
 The host does not wait for a GPU after every token: it checks which rows are done every few tokens
 (`SYNC_EVERY`) and cuts what was generated past a stop string.
@@ -27,8 +27,10 @@ from glasshouse.config.schema import GenerateConfig
 from glasshouse.generate.decoders import Decoder, make_decoder
 from glasshouse.generate.engines import engine, max_length
 from glasshouse.generate.sampling import sample_tokens
-from glasshouse.models.devices import is_large
+from glasshouse.kernel.small_llama import SmallLlama
+from glasshouse.models import llama
 from glasshouse.models.policy import Policy
+from glasshouse.models.shared_prefix import count_common_tokens
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
 SYNC_EVERY = {"cpu": 1}
@@ -56,6 +58,7 @@ class TorchGenerator:
         self.cache_mb = (config or GenerateConfig()).kv_cache_mb
         self.version = version
         self._decoder: Decoder | None = None
+        self._kernel: SmallLlama | None = None
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copies the learner's weights. If they are the policy's own tensors nothing is copied, but the
@@ -66,13 +69,18 @@ class TorchGenerator:
 
     def free(self) -> None:
         """Frees the fused weights; the next call of `generate` fuses them again."""
-        self._decoder = None
+        self._decoder = self._kernel = None
 
     @torch.inference_mode()
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams
     ) -> list[list[Completion]]:
         """Returns one list of completions per request, in order; `cache_mb` bounds the batches."""
+        if not sampling.is_truncated and not sampling.stop:
+            if self._kernel is None:
+                self._kernel = llama.open_kernel(self.policy.model, self.policy.dtype)
+            if self._kernel:
+                return self._generate_by_kernel(self._kernel, requests, sampling)
         if self._decoder is None:
             self._decoder = make_decoder(self.policy.model, self.policy.dtype)
         results: list[list[Completion]] = [[] for _ in requests]
@@ -82,6 +90,34 @@ class TorchGenerator:
             for (index, _), completions in zip(batch, groups, strict=True):
                 results[index] += completions
         return results
+
+    def _generate_by_kernel(
+        self, kernel: SmallLlama, requests: Sequence[Request], sampling: SamplingParams
+    ) -> list[list[Completion]]:
+        for request in requests:
+            max_length(request, sampling, self.policy.context_length)
+        prompts, keys = [r.prompt for r in requests], [r.noise_keys for r in requests]
+        flat = np.array([key for group in keys for key in group], np.uint64)
+        tokens, logprobs, lengths = kernel.generate(
+            prompts,
+            [len(group) for group in keys],
+            randomness.uniforms(flat, 0, sampling.max_tokens),
+            common=count_common_tokens(prompts),
+            temperature=sampling.temperature,
+            end_tokens=self.policy.end_tokens,
+        )
+        rows = zip(tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True)
+        return [[self._complete(*next(rows)) for _ in group] for group in keys]
+
+    def _complete(self, tokens: list[int], logprobs: list[float], length: int) -> Completion:
+        ended = tokens[length - 1] in self.policy.end_tokens
+        return Completion(
+            tokens=tuple(tokens[:length]),
+            logprobs=tuple(logprobs[:length]),
+            length=length,
+            finish_reason=FinishReason.END if ended else FinishReason.LENGTH,
+            policy_version=self.version,
+        )
 
     def _batches(
         self, requests: Sequence[Request], sampling: SamplingParams
@@ -125,14 +161,11 @@ class TorchGenerator:
         lengths = torch.zeros(len(active), dtype=torch.long, device=device)
         state = torch.full((len(active),), RUNNING, device=device)  # of each sample
         end_tokens = torch.tensor(sorted(self.policy.end_tokens), dtype=torch.long, device=device)
-        by_block = is_large(self.policy.model)
         sync_every = SYNC_EVERY.get(device.type, SYNC_EVERY_DEFAULT)
         seen = 0  # tokens at the last check
         logits = self._decoder.prefill([r.prompt for r in requests], group_size, max_tokens)
         for t in range(max_tokens):
-            next_tokens, next_logprobs = sample_tokens(
-                logits, noise[samples, t], sampling, by_block=by_block
-            )
+            next_tokens, next_logprobs = sample_tokens(logits, noise[samples, t], sampling)
             tokens[samples, t] = next_tokens
             logprobs[samples, t] = next_logprobs
             lengths[samples] += active

@@ -76,8 +76,12 @@ def build_kernel(variant: str, folder: Path | None = None) -> Path:
         built = Path(work) / "kernel.so"
         subprocess.run(
             [*command, str(SOURCE), "-o", str(built)],
-            check=True, capture_output=True, text=True, timeout=TIMEOUT, cwd=work,
-        )  
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            cwd=work,
+        )
         target = folder / name_file(key, built)
         os.replace(built, target)
     return target

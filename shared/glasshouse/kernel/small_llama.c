@@ -1054,30 +1054,15 @@ double sum_squares(int64_t count, const float *x) {
     return sums[0];
 }
 
-/* sum = a + b, and a scaled vector. */
-void add_to(int64_t count, float *sum, const float *x) {
-    for (int64_t i = 0; i < count; i++) sum[i] += x[i];
-}
-
 typedef struct {
-    float decay, beta1, beta2, step_size, correction, eps; /* decay: 1 - rate × weight decay; correction of √v */
+    float decay, beta1, beta2, rest1, rest2, step_size, correction, eps; /* rest: 1 - beta; correction of √v */
 } AdamW;
 
-void adamw(int64_t count, const AdamW *o, float clip, const float *grad, float *weight, float *mean, float *square) {
+void adamw(int64_t count, const AdamW *o, const float *grad, float *weight, float *mean, float *square) {
     for (int64_t i = 0; i < count; i++) {
-        float g = grad[i] * clip;
-        mean[i] = mean[i] * o->beta1 + g * (1.0f - o->beta1);
-        square[i] = square[i] * o->beta2 + g * g * (1.0f - o->beta2);
-        weight[i] = weight[i] * o->decay - o->step_size * mean[i] / (__builtin_sqrtf(square[i]) / o->correction + o->eps);
-    }
-}
-
-void exp_of(int64_t count, const float *x, float *result) {
-    for (int64_t i = 0; i < count; i += 16) {
-        float part[16] = {0};
-        int64_t size = (count - i < 16 ? count - i : 16) * sizeof(float);
-        memcpy(part, x + i, size);
-        store16(part, exp16(load16(part)));
-        memcpy(result + i, part, size);
+        mean[i] = mean[i] * o->beta1 + grad[i] * o->rest1;
+        square[i] = square[i] * o->beta2 + grad[i] * grad[i] * o->rest2;
+        float root = __builtin_sqrtf(square[i]) / o->correction + o->eps;
+        weight[i] = weight[i] * o->decay - o->step_size * mean[i] / root;
     }
 }

@@ -7,6 +7,8 @@ the thread that computes it; gradients of groups are added one after another.
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glasshouse.kernel.build import load_kernel
+
 Group = tuple[Sequence[int], Sequence[Sequence[int]]]
 """A prompt and the tokens of its samples."""
-SLOTS = 32
+SLOTS = 24
 """Completions that a thread decodes at a time; finished ones are replaced."""
+PREFILL_ROWS = 4096
+"""Prompt tokens whose activations a call keeps, at most: about 14 KB each in a pocket model."""
 
 _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
@@ -29,9 +35,12 @@ class _Shape(ctypes.Structure):
     _fields_ = [
         *((name, _INT) for name in ("layers", "width", "heads", "kv_heads", "head_dim", "mlp")),
         *((name, _INT) for name in ("vocabulary", "tied", "has_bias", "has_qk_norm")),
-        ("padding_token", _INT), ("eps", _FLOAT), ("temperature", _FLOAT),
-        ("cos", _POINTER), ("sin", _POINTER),
-    ]  
+        ("padding_token", _INT),
+        ("eps", _FLOAT),
+        ("temperature", _FLOAT),
+        ("cos", _POINTER),
+        ("sin", _POINTER),
+    ]
 
 
 class _Unit(ctypes.Structure):
@@ -48,14 +57,16 @@ class _Requests(ctypes.Structure):
 class _AdamW(ctypes.Structure):
     _fields_ = [
         (name, _FLOAT)
-        for name in ("decay", "beta1", "beta2", "step_size", "correction", "eps")
+        for name in ("decay", "beta1", "beta2", "rest1", "rest2", "step_size", "correction", "eps")
     ]
 
 
 class Unit:
     """A group as arrays: rows of the prompt, then of each sample without its last token."""
 
-    def __init__(self, prompt: Sequence[int], samples: Sequence[Sequence[int]], targets: Sequence[int]) -> None:
+    def __init__(
+        self, prompt: Sequence[int], samples: Sequence[Sequence[int]], targets: Sequence[int]
+    ) -> None:
         lengths = [len(prompt), *map(len, samples)]
         self.ends = np.cumsum(lengths, dtype=np.int64)
         self.tokens = np.array([*prompt, *(t for s in samples for t in s)], np.int64)
@@ -94,12 +105,19 @@ class SmallLlama:
         self.parameters = _ordered_parameters(model, is_tied)
         padding = body.embed_tokens.padding_idx
         self.shape = _Shape(
-            layers=len(body.layers), width=config.hidden_size, heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads, head_dim=first.head_dim, mlp=config.intermediate_size,
-            vocabulary=len(head), tied=is_tied, has_bias=first.q_proj.bias is not None,
-            has_qk_norm=hasattr(first, "q_norm"), padding_token=-1 if padding is None else padding,
+            layers=len(body.layers),
+            width=config.hidden_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=first.head_dim,
+            mlp=config.intermediate_size,
+            vocabulary=len(head),
+            tied=is_tied,
+            has_bias=first.q_proj.bias is not None,
+            has_qk_norm=hasattr(first, "q_norm"),
+            padding_token=-1 if padding is None else padding,
             eps=config.rms_norm_eps,
-        )  
+        )
         library.parameter_count.restype = library.panel_count.restype = _INT
         library.tape_size.restype = _INT
         library.sum_squares.restype = ctypes.c_double
@@ -116,15 +134,23 @@ class SmallLlama:
 
     def load(self) -> None:
         """Reads the model's weights."""
-        torch.cat([p.detach().flatten() for p in self.parameters], out=torch.from_numpy(self.weights))
+        torch.cat(
+            [p.detach().flatten() for p in self.parameters], out=torch.from_numpy(self.weights)
+        )
         self.library.pack_weights(ctypes.byref(self.shape), at(self.weights), at(self.panels))
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], counts: Sequence[int], noise: np.ndarray, *,
-        temperature: float, end_tokens: Iterable[int],
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  
+        self,
+        prompts: Sequence[Sequence[int]],
+        counts: Sequence[int],
+        noise: np.ndarray,
+        *,
+        common: int = 0,
+        temperature: float,
+        end_tokens: Iterable[int],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens and log-probabilities, `(rows, max_tokens)`, and lengths of `counts[g]` completions per prompt, given
-        `noise` of the same shape."""
+        `noise` of the same shape. The prompts begin with the same `common` tokens."""
         rows, limit = noise.shape
         noise = np.ascontiguousarray(noise, np.float32)
         tokens, lengths = np.zeros((rows, limit), np.int64), np.zeros(rows, np.int64)
@@ -137,18 +163,26 @@ class SmallLlama:
         def run(part: range) -> None:
             first, own = bounds[part.start], bounds[part.start : part.stop + 1] - bounds[part.start]
             chosen = [prompts[g] for g in part]
-            common = count_common_tokens(chosen)
             unit = Unit(chosen[0][:common], [p[common:] for p in chosen], [])
             slots = min(SLOTS, int(own[-1]))
             requests = _Requests(len(part), limit, slots, at(own), at(noise[first:]), at(is_end))
             self.library.generate(
-                ctypes.byref(shape), at(self.weights), at(self.panels), ctypes.byref(unit.struct),
-                ctypes.byref(requests), at(tokens[first:]), at(logprobs[first:]), at(lengths[first:]),
-            )  
+                ctypes.byref(shape),
+                at(self.weights),
+                at(self.panels),
+                ctypes.byref(unit.struct),
+                ctypes.byref(requests),
+                at(tokens[first:]),
+                at(logprobs[first:]),
+                at(lengths[first:]),
+            )
 
-        parts = min(self.threads, len(prompts))
-        cuts = [n * len(prompts) // parts for n in range(parts + 1)]
-        deque_all(self._map(run, [range(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]))
+        rows_before = np.cumsum([len(p) - common for p in prompts])
+        most = max(1, min(PREFILL_ROWS, -(-int(rows_before[-1]) // self.threads)))
+        cuts = np.flatnonzero(np.diff((rows_before - 1) // most, prepend=-1)).tolist()
+        deque_all(
+            self._map(run, [range(a, b) for a, b in itertools.pairwise([*cuts, len(prompts)])])
+        )
         return tokens, logprobs, lengths
 
     def logprobs(self, groups: Sequence[Group], temperature: float = 1.0) -> Tape:
@@ -165,9 +199,14 @@ class SmallLlama:
         def run(n: int) -> None:
             unit = units[n]
             self.library.logprobs(
-                shape, at(self.weights), at(self.panels), ctypes.byref(unit.struct),
-                at(unit.targets), at(self.memory[starts[n] :]), at(results[n]),
-            )  
+                shape,
+                at(self.weights),
+                at(self.panels),
+                ctypes.byref(unit.struct),
+                at(unit.targets),
+                at(self.memory[starts[n] :]),
+                at(results[n]),
+            )
 
         deque_all(self._map(run, range(len(units))))
         return Tape(units, starts, results, temperature)
@@ -181,9 +220,14 @@ class SmallLlama:
             result = np.empty(self.count, np.float32)
             unit, grad = tape.units[n], np.ascontiguousarray(grads[n], np.float32)
             self.library.backward(
-                shape, at(self.weights), ctypes.byref(unit.struct), at(unit.targets), at(grad),
-                at(self.memory[tape.starts[n] :]), at(result),
-            )  
+                shape,
+                at(self.weights),
+                ctypes.byref(unit.struct),
+                at(unit.targets),
+                at(grad),
+                at(self.memory[tape.starts[n] :]),
+                at(result),
+            )
             return result
 
         return self._map(run, range(len(tape.units)))
@@ -192,8 +236,7 @@ class SmallLlama:
         """Gradients by the id of their parameter, from those of all weights."""
         pieces = torch.from_numpy(flat).split([p.numel() for p in self.parameters])
         return {
-            id(p): piece.view(p.shape)
-            for p, piece in zip(self.parameters, pieces, strict=True)
+            id(p): piece.view(p.shape) for p, piece in zip(self.parameters, pieces, strict=True)
         }
 
     def _shape(self, temperature: float, positions: int) -> _Shape:
@@ -201,7 +244,11 @@ class SmallLlama:
         if known < positions:
             self.tables = np.empty((2, 2 * positions, len(self.frequencies)), np.float32)
             self.library.rotary_tables(
-                _INT(2 * positions), _INT(len(self.frequencies)), at(self.frequencies), at(self.tables[0]), at(self.tables[1])
+                _INT(2 * positions),
+                _INT(len(self.frequencies)),
+                at(self.frequencies),
+                at(self.tables[0]),
+                at(self.tables[1]),
             )
         shape = _Shape.from_buffer_copy(self.shape)
         shape.temperature = temperature
@@ -209,7 +256,11 @@ class SmallLlama:
         return shape
 
     def _map(self, run: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
-        return map(run, parts) if self.threads == 1 else _pool(self.threads, os.getpid()).map(run, parts)
+        return (
+            map(run, parts)
+            if self.threads == 1
+            else _pool(self.threads, os.getpid()).map(run, parts)
+        )
 
 
 def at(array: np.ndarray) -> ctypes.c_void_p:
@@ -226,13 +277,60 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "kernel")
 
 
-def count_common_tokens(prompts):
-    import itertools
-    if len(prompts) < 2:
-        return 0
-    columns = zip(*prompts, strict=False)
-    common = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
-    return min(common, min(map(len, prompts)) - 1)
+class KernelAdamW(torch.optim.AdamW):
+    """AdamW whose step has the same bits on every CPU."""
+
+    def __init__(self, parameters: Any, **options: Any) -> None:
+        super().__init__(parameters, **options)
+        self.library = load_kernel().library
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        assert self.library is not None
+        for group in self.param_groups:
+            (beta1, beta2), rate = group["betas"], group["lr"]
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state |= {"step": torch.tensor(0.0)}
+                    state |= {
+                        name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")
+                    }
+                state["step"] += 1
+                count = int(state["step"])
+                options = _AdamW(
+                    1 - rate * group["weight_decay"],
+                    beta1,
+                    beta2,
+                    1 - beta1,
+                    1 - beta2,
+                    rate / (1 - beta1**count),
+                    math.sqrt(1 - beta2**count),
+                    group["eps"],
+                )
+                grad = parameter.grad.contiguous()
+                pointers = [
+                    t.data_ptr() for t in (grad, parameter, state["exp_avg"], state["exp_avg_sq"])
+                ]
+                self.library.adamw(
+                    _INT(parameter.numel()), ctypes.byref(options), *map(ctypes.c_void_p, pointers)
+                )
+
+
+def clip_gradients(
+    library: ctypes.CDLL, parameters: Sequence[torch.nn.Parameter], limit: float
+) -> float:
+    """Scales the gradients down to this norm; returns their norm before."""
+    squares = 0.0
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    for gradient in gradients:
+        values = gradient.contiguous()
+        squares += library.sum_squares(_INT(values.numel()), ctypes.c_void_p(values.data_ptr()))
+    norm = math.sqrt(squares)
+    if norm > limit:
+        for gradient in gradients:
+            gradient.mul_(limit / (norm + 1e-6))
+    return norm
 
 
 def _ordered_parameters(model: Any, is_tied: bool) -> list[torch.nn.Parameter]:

@@ -3,6 +3,8 @@
     samples ──► drop rows of zero advantage ──► blocks that share prompts ──► microbatches of similar length, in fixed
     order: log-probabilities, loss, gradients ──► add up ──► clip ──► AdamW
 
+Small models are computed by the kernel (`kernel/small_llama.c`), in which a block is one prompt with its samples.
+
 Weights, gradients and AdamW's state are float32; with `policy.dtype` bfloat16 the forward and backward passes compute
 with a rounded copy of the weights.
 """
@@ -15,11 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from glasshouse.config.schema import Config, LearnConfig
 from glasshouse.errors import RunError
+from glasshouse.kernel.small_llama import KernelAdamW, SmallLlama, clip_gradients
 from glasshouse.learn.learner_state import LearnerState, collect_tensors, restore_tensors
 from glasshouse.learn.losses import LossInputs, LossSettings, can_skip_zero_advantage, get_algorithm
 from glasshouse.learn.microbatches import (
@@ -41,6 +45,8 @@ KL_ROWS = 16
 """Rows per step on which the KL divergence to the starting policy is measured for the metrics."""
 LARGE_KL_EVERY = 10
 """Steps between two such measurements in large models, by default; small models measure every step."""
+KERNEL_ROWS = 8192
+"""Tokens whose activations the kernel keeps at a time: about 16 KB each in a pocket model."""
 
 
 class StepSize(NamedTuple):
@@ -86,6 +92,11 @@ class Gradients:
         self.logprob_diffs += other.logprob_diffs
         self.count_metrics(other.metric_sums)
 
+    def round(self) -> None:
+        """Rounds sums of double precision to float32, so that they do not depend on the order of their terms."""
+        self.loss = float(np.float32(self.loss))
+        self.metric_sums = {n: float(np.float32(x)) for n, x in self.metric_sums.items()}
+
     def metrics(self) -> dict[str, float]:
         """Means over all tokens, and how sampler and learner differ."""
         tokens = self.metric_sums.get("tokens", 1.0)
@@ -125,8 +136,12 @@ class Learner:
         needs_reference = config.kl_coef or kl_every is not None
         self.reference = self._make_reference() if needs_reference else None
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
-        fused = self.is_large and policy.device.type == "cpu"  # one pass over memory
-        self.optimizer = torch.optim.AdamW(
+        self.kernel: SmallLlama | None = None
+        if not self.settings.entropy_coef and not self.transformers_forward:
+            self.kernel = llama.open_kernel(policy.model, policy.dtype)
+        self.reference_kernel = llama.open_kernel(self.reference) if self.kernel else None
+        fused = policy.device.type == "cpu" and not self.kernel  # one pass over memory
+        self.optimizer = (KernelAdamW if self.kernel else torch.optim.AdamW)(
             self.parameters,
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
@@ -189,8 +204,12 @@ class Learner:
     def compute_gradients(self, samples: list[TrainingSample], size: StepSize) -> Gradients:
         """The gradients of a step: those of its blocks, added up in fixed order."""
         total = Gradients([None] * len(self.parameters))
+        if self.kernel:
+            self.kernel.load()
         for gradients in self.differentiate_blocks(self.plan_blocks(samples), size):
             total.add(gradients)
+        if self.kernel:
+            total.round()
         return total
 
     def apply_gradients(self, gradients: Sequence[Tensor | None], learning_rate: float) -> float:
@@ -211,11 +230,18 @@ class Learner:
 
     def _clip_gradients(self, limit: float) -> float:
         """Scales the gradients down to this norm; returns their norm before."""
+        if self.kernel:
+            return clip_gradients(self.kernel.library, self.parameters, limit)
         return torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()
 
     def plan_blocks(self, samples: list[TrainingSample]) -> list[GradientBlock]:
         """Blocks in fixed order: if samples share prompts, several microbatches whose prompts are
         computed once, else one microbatch each."""
+        if self.kernel:
+            groups: dict[tuple[int, ...], list[TrainingSample]] = {}
+            for sample in samples:
+                groups.setdefault(sample.prompt, []).append(sample)
+            return [GradientBlock(True, [group]) for group in groups.values()]
         prompts = {s.prompt for s in samples}
         shares_prompts = (
             len(prompts) < len(samples)
@@ -227,7 +253,7 @@ class Learner:
             parts = pack_microbatches(samples, self.config.microbatch_tokens)
             return [GradientBlock(False, [part]) for part in parts]
         limit, multiple = self.config.microbatch_tokens, self.config.gradient_blocks
-        common = count_common_tokens([*prompts]) if self.is_large else 0
+        common = count_common_tokens([*prompts])
         return [
             GradientBlock(True, pack_microbatches(block, limit, count_prompts=False))
             for block in split_into_blocks(samples, limit, multiple, common)
@@ -237,8 +263,68 @@ class Learner:
         self, blocks: Sequence[GradientBlock], size: StepSize
     ) -> Iterator[Gradients]:
         """The gradients of each block, in order."""
-        for block in blocks:
-            yield self.differentiate_block(block, size)
+        if not self.kernel:
+            for block in blocks:
+                yield self.differentiate_block(block, size)
+            return
+        groups = [group for block in blocks for group in block.microbatches]
+        rows = np.cumsum([len(g[0].prompt) + sum(len(s.tokens) for s in g) for g in groups])
+        parts = (rows - rows[:1]) // KERNEL_ROWS if len(rows) else rows
+        for part in np.unique(parts):
+            chosen = [groups[n] for n in np.flatnonzero(parts == part)]
+            yield from self._differentiate_groups(self.kernel, chosen, size)
+
+    def _differentiate_groups(
+        self, kernel: SmallLlama, groups: Sequence[list[TrainingSample]], size: StepSize
+    ) -> Iterator[Gradients]:
+        """The gradients of each group by the kernel; loss and metrics of all are in the first."""
+        packed = [(group[0].prompt, [s.tokens for s in group]) for group in groups]
+        samples = [sample for group in groups for sample in group]
+        lengths = np.array([len(s.tokens) for s in samples])
+        mask = np.arange(lengths.max()) < lengths[:, None]  # (R, T)
+
+        def pad(numbers: Sequence[float] | np.ndarray) -> Tensor:
+            table = np.zeros(mask.shape)
+            table[mask] = numbers
+            return torch.from_numpy(table)
+
+        tape = kernel.logprobs(packed, self.temperature or 1.0)
+        logprobs = pad(np.concatenate(tape.logprobs)).requires_grad_()
+        reference = None
+        if self.settings.kl_coef:
+            reference = pad(self._kernel_reference(packed))
+            if self.config.kl_tokens == "cot":
+                in_cot = cot_mask(self.policy, [s.tokens for s in samples])
+                reference = torch.where(in_cot, reference, logprobs.detach())
+        inputs = LossInputs(
+            logprobs=logprobs,
+            sampler_logprobs=pad([x for s in samples for x in s.sampler_logprobs]),
+            mask=torch.from_numpy(mask),
+            advantages=torch.tensor([s.advantage for s in samples], dtype=torch.float64),
+            reference_logprobs=reference,
+            rows=size.rows,
+            tokens=size.tokens,
+            max_tokens=self.max_tokens,
+            settings=self.settings,
+            extra=pad_extra(torch.from_numpy(mask), samples, self.algorithm.inputs),
+        )
+        loss, sums = self.algorithm.loss(inputs)
+        self._check_loss(loss.item())
+        [grad] = torch.autograd.grad(loss, logprobs)
+        ends = np.cumsum([len(numbers) for numbers in tape.logprobs])[:-1]
+        by_group = np.split(grad.numpy()[mask].astype(np.float32), ends)
+        for n, flat in enumerate(kernel.gradients(tape, by_group)):
+            values = kernel.split(flat)
+            result = Gradients([values[id(p)] for p in self.parameters])
+            if n == 0:
+                result.count_loss(loss, sums, inputs)
+            yield result
+
+    def _kernel_reference(self, groups: Sequence[tuple[Any, Any]]) -> np.ndarray:
+        """Log-probabilities of all tokens of these groups under the starting policy."""
+        assert self.reference_kernel is not None
+        tape = self.reference_kernel.logprobs(groups, self.temperature or 1.0)
+        return np.concatenate(tape.logprobs)
 
     def differentiate_block(self, block: GradientBlock, size: StepSize) -> Gradients:
         """Loss and gradients of a block: completions first, then the prompts that they share."""
@@ -332,10 +418,9 @@ class Learner:
 
     @torch.no_grad()
     def _share_reference_prompts(self, prompts: Sequence[tuple[int, ...]]) -> SharedPrefixes | None:
-        """The prompts under the starting policy, for `_reference_logprobs`. In small models, whose results must not
-        change, and by transformers each row computes its prompt: None."""
-        shares = self.is_large and not self.transformers_forward
-        if not shares or not llama.is_supported(self.reference):
+        """The prompts under the starting policy, for `_reference_logprobs`. By transformers each row computes its
+        prompt: None."""
+        if self.transformers_forward or not llama.is_supported(self.reference):
             return None
         with without_adapters(self.reference):
             return SharedPrefixes(self.reference, prompts, dtype=self.policy.dtype)
@@ -360,16 +445,20 @@ class Learner:
         rows = rows[:: max(1, math.ceil(len(rows) / KL_ROWS))]
         if not rows:
             return 0.0
+        if self.kernel:
+            reference = self._kernel_reference([(s.prompt, [s.tokens]) for s in rows])
+            sampler = np.array([x for s in rows for x in s.sampler_logprobs])
+            log_ratio = reference - sampler
+            return float(np.float32(np.mean(np.exp(log_ratio) - log_ratio - 1)))
         total = 0.0
         prefixes = self._share_reference_prompts([s.prompt for s in rows])
         limit, count_prompts = self.config.microbatch_tokens, prefixes is None
         for microbatch in pack_microbatches(rows, limit, count_prompts=count_prompts):
             pairs = [(s.prompt, s.tokens) for s in microbatch]
             batch = CompletionBatch.from_pairs(pairs, self.device)
-            reference = self._reference_logprobs(pairs, batch, prefixes)
+            logprobs = self._reference_logprobs(pairs, batch, prefixes)
             # log(reference / sampler): 0 on padding, where its k3 is 0 too
-            sampler = pad_numbers(batch.mask, [s.sampler_logprobs for s in microbatch])
-            log_ratio = reference - sampler
+            log_ratio = logprobs - pad_numbers(batch.mask, [s.sampler_logprobs for s in microbatch])
             total += (log_ratio.exp() - log_ratio - 1).sum().item()
         return total / max(1, sum(len(s.tokens) for s in rows))
 

@@ -27,11 +27,11 @@ class ParallelLearner(Learner):
         self, blocks: Sequence[GradientBlock], size: StepSize
     ) -> Iterator[Gradients]:
         rank, world_size = dist.get_rank(), dist.get_world_size()
+        share = super().differentiate_blocks(blocks[rank::world_size], size)
         for start in range(0, len(blocks), world_size):
             own, error_text = Gradients([None] * len(self.parameters)), ""
             try:
-                if start + rank < len(blocks):
-                    own = self.differentiate_block(blocks[start + rank], size)
+                own = next(share, own)
             except RunError as error:  # the other ranks must learn of it: they would wait forever
                 error_text = str(error)
             yield from self._exchange(own, error_text, len(blocks) - start)

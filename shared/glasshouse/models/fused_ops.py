@@ -1,12 +1,7 @@
-"""Parts of a small Llama model with hand-written backward passes that read memory fewer times.
+"""Parts of a Llama model with hand-written backward passes that keep and read fewer activations.
 
-A small model spends its time moving activations, not multiplying. Autograd's generic backward of a normalized linear
-layer, a gated MLP or a log-softmax reads them many times; each function here computes the same sums in fewer passes.
 Values and gradients equal those of the plain operations up to rounding. Without gradients, and in bfloat16, the plain
 operations are used: torch's normalization keeps float32 inside, which these functions do not.
-
-`large` models use plain operations and oneDNN's products (`matmul`): their weights have more numbers than the
-activations, so nothing is folded into them.
 
 Shapes: N rows (any leading shape), D hidden, M the MLP width, V the vocabulary.
 """
@@ -26,15 +21,11 @@ CACHED_LOGITS = 1 << 19
 """Logits that stay in the cache of a processor core from one operation to the next: 2 MB."""
 
 
-def rms_norm_linear(
-    x: Tensor, gain: Tensor, layer: LinearWeights, eps: float, *, large: bool
-) -> Tensor:
+def rms_norm_linear(x: Tensor, gain: Tensor, layer: LinearWeights, eps: float) -> Tensor:
     """`linear(rms_norm(x) * gain, weight, bias)`"""
     if not torch.is_grad_enabled() or x.dtype == torch.bfloat16:
-        return linear(F.rms_norm(x, x.shape[-1:], gain, eps), *layer, onednn=large)
-    if large:
-        return linear(_RMSNorm.apply(x, gain, eps), *layer, onednn=True)
-    return _RMSNormLinear.apply(x, gain, layer.weight, layer.bias, eps)
+        return linear(F.rms_norm(x, x.shape[-1:], gain, eps), *layer)
+    return linear(_RMSNorm.apply(x, gain, eps), *layer)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -55,19 +46,15 @@ def split_and_rotate(
     return _split_and_rotate(joined, cos, sin, num_heads, num_kv_heads)
 
 
-def gated_mlp_output(x: Tensor, gate_up: Tensor, down: LinearWeights, *, large: bool) -> Tensor:
+def gated_mlp_output(x: Tensor, gate_up: Tensor, down: LinearWeights) -> Tensor:
     """`x + linear(silu(gate) * up, down)` for gate_up `(N, 2 M)`."""
-    if torch.is_grad_enabled() and x.dtype != torch.bfloat16 and not large:
-        return _GatedMLPOutput.apply(x, gate_up, down.weight, down.bias)
     gate, up = gate_up.chunk(2, dim=-1)
-    return x + linear(F.silu(gate) * up, *down, onednn=large)
+    return x + linear(F.silu(gate) * up, *down)
 
 
-def token_logprobs(
-    hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, *, large: bool
-) -> Tensor:
+def token_logprobs(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """`log_softmax(hidden @ head.T / temperature)[target]`, `(N,)`; float32 if the inputs are bfloat16."""
-    return _TokenLogprobs.apply(hidden, head, targets, temperature, large)
+    return _TokenLogprobs.apply(hidden, head, targets, temperature)
 
 
 def _split_and_rotate(
@@ -113,31 +100,6 @@ class _RMSNorm(torch.autograd.Function):
         return _rms_norm_gradient(grad * gain, normed, scale), grad_gain, None
 
 
-class _RMSNormLinear(torch.autograd.Function):
-    """Folds the gain into the weight, so that its gradient follows from that of the weight."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, gain: Tensor, weight: Tensor, bias: Tensor | None, eps: float
-    ) -> Tensor:
-        flat = x.flatten(0, -2)
-        scale = _rms_scale(flat, eps)
-        normed, folded = flat * scale, weight * gain
-        ctx.save_for_backward(normed, scale, gain, weight, folded)
-        ctx.has_bias = bias is not None
-        return F.linear(normed, folded, bias).view(*x.shape[:-1], -1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        normed, scale, gain, weight, folded = ctx.saved_tensors
-        flat = grad.flatten(0, -2)
-        grad_x = _rms_norm_gradient(flat @ folded, normed, scale).view(*grad.shape[:-1], -1)
-        grad_folded = flat.t() @ normed
-        grad_gain, grad_weight = (grad_folded * weight).sum(0), grad_folded * gain
-        return grad_x, grad_gain, grad_weight, flat.sum(0) if ctx.has_bias else None, None
-
-
 class _SplitAndRotate(torch.autograd.Function):
     """Writes the gradients of q, k and v next to each other, instead of adding up three that are mostly zeros."""
 
@@ -163,40 +125,15 @@ class _SplitAndRotate(torch.autograd.Function):
         return grad, None, None, None, None
 
 
-class _GatedMLPOutput(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, gate_up: Tensor, down: Tensor, bias: Tensor | None) -> Tensor:
-        gate, up = gate_up.flatten(0, -2).chunk(2, dim=-1)
-        activated = F.silu(gate)
-        inner = activated * up
-        ctx.save_for_backward(gate_up, activated, inner, down)
-        ctx.has_bias = bias is not None
-        out = torch.addmm(x.flatten(0, -2), inner, down.t()).view_as(x)
-        return out if bias is None else out.add_(bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gate_up, activated, inner, down = ctx.saved_tensors
-        flat = grad.flatten(0, -2)
-        gate, up = gate_up.flatten(0, -2).chunk(2, dim=-1)
-        grad_inner = F.linear(flat, down.t())  # (N, M)
-        grad_gate_up = torch.empty_like(gate_up)
-        grad_gate, grad_up = grad_gate_up.flatten(0, -2).chunk(2, dim=-1)
-        torch.mul(grad_inner, activated, out=grad_up)
-        torch.ops.aten.silu_backward.grad_input(grad_inner.mul_(up), gate, grad_input=grad_gate)
-        return grad, grad_gate_up, flat.t() @ inner, flat.sum(0) if ctx.has_bias else None
-
-
 class _TokenLogprobs(torch.autograd.Function):
     """Saves the probabilities instead of the logits: the backward pass needs one scatter more. It writes over
     them, so that a second backward pass raises."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, large: bool
+        ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float
     ) -> Tensor:
-        logits = linear(hidden, head, onednn=large)  # (N, V)
+        logits = linear(hidden, head)  # (N, V)
         if logits.dtype == torch.bfloat16:
             logits = logits.float()
         if temperature != 1:
@@ -207,7 +144,7 @@ class _TokenLogprobs(torch.autograd.Function):
             chosen.append((part.gather(-1, target[:, None]) - normalizer)[:, 0])
             part.sub_(normalizer).exp_()
         ctx.save_for_backward(hidden, head, targets, logits)
-        ctx.temperature, ctx.large = temperature, large
+        ctx.temperature = temperature
         return torch.cat(chosen)
 
     @staticmethod
@@ -219,4 +156,4 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_logits.scatter_add_(-1, targets[:, None], grad[:, None])
         grad_logits = grad_logits.to(hidden.dtype)
         grad_head = grad_logits.t() @ hidden if ctx.needs_input_grad[1] else None
-        return linear(grad_logits, head.t(), onednn=ctx.large), grad_head, None, None, None
+        return linear(grad_logits, head.t()), grad_head, None, None

@@ -20,6 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from glasshouse.kernel.build import load_kernel
+from glasshouse.kernel.small_llama import SmallLlama
 from glasshouse.models.adapters import read_linears, unwrap_adapters
 from glasshouse.models.devices import is_large
 from glasshouse.models.fused_ops import (
@@ -65,8 +67,6 @@ class LlamaWeights(NamedTuple):
     num_kv_heads: int
     head_dim: int
     eps: float
-    large: bool
-    """Products by oneDNN (`matmul`), nothing folded into a weight (`fused_ops`)."""
 
     @property
     def device(self) -> torch.device:
@@ -79,7 +79,7 @@ class LlamaWeights(NamedTuple):
 
 def is_supported(model: Any) -> bool:
     """Whether this model can use the fast path: of the Llama family, adapters only in the linear layers of the
-    blocks of large models."""
+    blocks."""
     return is_llama_family(model.config) and (
         not hasattr(model, "peft_config") or _supports_adapters(model)
     )
@@ -97,9 +97,43 @@ def is_llama_family(config: Any) -> bool:
     )
 
 
+def find_kernel_obstacle(model: Any, dtype: torch.dtype) -> str:
+    """Why the kernel for small models cannot compute this model in this dtype; empty if it can."""
+    if hasattr(model, "peft_config"):
+        return "the model has adapters"
+    if is_large(model):
+        return "the model is large"
+    config = model.config
+    rope = getattr(config, "rope_parameters", None) or {}
+    if not is_llama_family(config) or rope.get("rope_type", "default") != "default":
+        return f'a model of type "{config.model_type}" with these settings'
+    if dtype != torch.float32 or model.device.type != "cpu":
+        return "not float32 on a CPU"
+    block = model.model.layers[0]
+    mlp, attention = block.mlp, block.self_attn
+    if any(p.bias is not None for p in (attention.o_proj, mlp.gate_proj, mlp.down_proj)):
+        return "the output of attention or the MLP has biases"
+    widths = (config.hidden_size, config.intermediate_size, attention.head_dim)
+    return "a width is not a multiple of 16" if any(width % 16 for width in widths) else ""
+
+
+def open_kernel(model: Any, dtype: torch.dtype = torch.float32) -> SmallLlama | None:
+    """The model in the kernel for small models, with as many threads as torch; None if it takes the general path."""
+    if find_kernel_obstacle(model, dtype):
+        return None
+    library = load_kernel().library
+    return SmallLlama(library, model, torch.get_num_threads()) if library else None
+
+
+def describe_path(model: Any, dtype: torch.dtype = torch.float32) -> str:
+    """What computes this model, for people: `kernel (avx2)`, or `torch (the model is large)`."""
+    obstacle = find_kernel_obstacle(model, dtype)
+    return f"torch ({obstacle})" if obstacle else load_kernel().description
+
+
 def _supports_adapters(model: Any) -> bool:
     adapted = [(name, m) for name, m in model.named_modules() if hasattr(m, "lora_A")]
-    return is_large(model) and all(
+    return all(
         name.rpartition(".")[2] in PROJECTIONS
         and isinstance(m.base_layer, torch.nn.Linear)
         and m.base_layer.weight.dtype != torch.bfloat16  # rounding would lose a merged update
@@ -115,15 +149,14 @@ def fuse_weights(
     pack: bool = False,
 ) -> LlamaWeights:
     """Concatenates the model's parameters, converted to `dtype` (default: their own); differentiable, so
-    gradients reach the model's tensors. `query_scale` multiplies the queries. With `pack`, the weights of a large model
-    have a layout for fast products without gradients (`matmul`)."""
-    large = is_large(model)
+    gradients reach the model's tensors. `query_scale` multiplies the queries. With `pack`, the weights have
+    a layout for fast products without gradients (`matmul`)."""
     model = unwrap_adapters(model)
     body, config = model.model, model.config
     dtype = dtype or body.embed_tokens.weight.dtype
 
     def convert_weight(weight: Tensor) -> Tensor:
-        return pack_weight(weight.to(dtype)) if pack and large else weight.to(dtype)
+        return pack_weight(weight.to(dtype)) if pack else weight.to(dtype)
 
     def convert_linear(layer: LinearWeights) -> LinearWeights:
         adapter = layer.adapter and LowRank(*(factor.to(dtype) for factor in layer.adapter))
@@ -158,7 +191,6 @@ def fuse_weights(
         num_kv_heads=config.num_key_value_heads,
         head_dim=body.layers[0].self_attn.head_dim,
         eps=config.rms_norm_eps,
-        large=large,
     )
 
 
@@ -205,7 +237,7 @@ def project_qkv(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q `(..., H, d)`, k, v `(..., J, d)` of x `(..., D)`; cos, sin broadcast to `(..., 1, d)`."""
     h, j, d = w.num_heads, w.num_kv_heads, w.head_dim
-    joined = rms_norm_linear(x, layer.input_norm, layer.qkv, w.eps, large=w.large)
+    joined = rms_norm_linear(x, layer.input_norm, layer.qkv, w.eps)
     joined = joined.unflatten(-1, (h + 2 * j, d))
     if layer.q_norm is None or layer.k_norm is None:
         return split_and_rotate(joined, cos, sin, h, j)
@@ -217,9 +249,9 @@ def project_qkv(
 
 def finish_block(w: LlamaWeights, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:
     """The rest of a block after attention: output projection, MLP and both residuals."""
-    x = x + linear(attended, *layer.out, onednn=w.large)
-    gate_up = rms_norm_linear(x, layer.mlp_norm, layer.gate_up, w.eps, large=w.large)
-    return gated_mlp_output(x, gate_up, layer.down, large=w.large)
+    x = x + linear(attended, *layer.out)
+    gate_up = rms_norm_linear(x, layer.mlp_norm, layer.gate_up, w.eps)
+    return gated_mlp_output(x, gate_up, layer.down)
 
 
 class Past(NamedTuple):

@@ -86,10 +86,7 @@ def compute_logprobs(
     hidden, _ = llama.forward(weights, batch.tokens, recompute=recompute)
     predicting_hidden = hidden[batch.rows, batch.predicting_positions]  # (N, D)
     if not entropy:
-        head, large = weights.head, weights.large
-        chosen = token_logprobs(
-            predicting_hidden, head, batch.targets, temperature or 1.0, large=large
-        )
+        chosen = token_logprobs(predicting_hidden, weights.head, batch.targets, temperature or 1.0)
         return scatter_to_mask(batch.mask, chosen), None
     logits = F.linear(predicting_hidden, weights.head)  # (N, V)
     logits = logits.float() if logits.dtype == torch.bfloat16 else logits

@@ -1,4 +1,4 @@
-"""Products with weights. Those of large models are computed by oneDNN on a CPU, with gradients and LoRA adapters.
+"""Products with weights, computed by oneDNN on a CPU, with gradients and LoRA adapters.
 
 torch multiplies float32 matrices on a CPU with MKL. oneDNN, which the same build contains, is faster for the shapes of
 a language model (docs/benchmarks.md): 1.1 times in learning, 1.2 to 4 times in decoding, most of all with weights in
@@ -40,19 +40,12 @@ class LinearWeights(NamedTuple):
 
 
 def linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    adapter: LowRank | None = None,
-    *,
-    onednn: bool,
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, adapter: LowRank | None = None
 ) -> Tensor:
-    """`F.linear(x, weight, bias)`, with `onednn` by oneDNN where it can; gradients reach the factors of the adapter.
+    """`F.linear(x, weight, bias)`, by oneDNN where it can; gradients reach the factors of the adapter.
 
-    Example: `linear(x, *layer, onednn=True)` for `LinearWeights`
+    Example: `linear(x, *layer)` for `LinearWeights`
     """
-    if not onednn:
-        return F.linear(x, weight, bias)
     if torch.is_grad_enabled():
         product: Tensor = _Linear.apply(x, weight, bias, *(adapter or (None, None)))
         return product

@@ -9,9 +9,8 @@
     completions, microbatch by microbatch ───────────────┴► gradients of their losses at the leaves
     one final backward pass through the prompts propagates these to the parameters
 
-The sum is exactly the gradient of prompt and completion together. In large models the common start of all
-prompts is computed once, and so are the fused weights: they are leaves as well, and their gradients are propagated to
-the parameters last.
+The sum is exactly the gradient of prompt and completion together. The common start of all prompts is computed once,
+and so are the fused weights: they are leaves as well, and their gradients are propagated to the parameters last.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class SharedPrefixes:
         unique = list(dict.fromkeys(prompts))
         self.prompt_index = {prompt: row for row, prompt in enumerate(unique)}
         self.lengths = torch.tensor([len(p) for p in unique])  # on the CPU
-        self.common = count_common_tokens(unique) if weights.large else 0
+        self.common = count_common_tokens(unique)
         last, common, rest = forward_prompts(weights, unique, self.common, recompute=recompute)
         # of each layer: keys and values of the rest of each prompt, and of their common start
         entries = [(*pair, *(common[n] if common else ())) for n, pair in enumerate(rest)]
@@ -143,7 +142,6 @@ class SharedPrefixes:
             weights.head,
             tokens.flatten()[positions],
             temperature or 1.0,
-            large=weights.large,
         )
         return scatter_to_mask(mask, chosen)
 

@@ -30,7 +30,6 @@ from glasshouse.models.devices import (
     WEIGHT_DTYPE,
     available_memory,
     choose_formats,
-    is_large,
 )
 from glasshouse.models.policy import (
     Policy,
@@ -121,7 +120,6 @@ class ModelShape:
         self.is_tied = bool(text.tie_word_embeddings)
         self.parameters = sum(p.numel() for p in model.parameters())
         self.largest = max(p.numel() for p in model.parameters())
-        self.is_large = is_large(model)
         self.cache_width = sum(map(cache_width, text.per_layer_config))
         """Numbers in the keys of one token, and as many in its values."""
         ends = (model.get_input_embeddings(), model.get_output_embeddings())
@@ -170,7 +168,7 @@ class ModelShape:
     def is_fused(self, config: Config) -> bool:
         """Whether our own forward pass computes it, not that of transformers."""
         is_held_whole = choose_formats(config, self.parameters).weights == WEIGHT_DTYPE
-        plain = not config.learn.lora_rank or (self.is_large and is_held_whole)
+        plain = not config.learn.lora_rank or is_held_whole
         return llama.is_llama_family(self.model.config) and plain
 
 
@@ -224,7 +222,7 @@ def estimate_learner(shape: ModelShape, config: Config, prompt: PromptLength) ->
     shards = learn.sharding == "fsdp"
     is_fused = shape.is_fused(config) and not shards
     # the gradients of microbatches are added up without another tensor of their size
-    in_place = shards or (is_fused and shape.is_large)
+    in_place = shards or is_fused
     kept, trained = _kept(shape, config), shape.count_trained(config)
     tokens, predicted, rows = _microbatch(shape, config, prompt, is_fused)
     saved = SAVED_PER_MATRIX[config.dtype] if is_fused else SAVED_BY_TRANSFORMERS
@@ -269,7 +267,7 @@ def _microbatch(
     rows = min(max(1, limit // row), groups * config.generate.group_size)
     if not is_fused:
         return rows * row, rows * completion, rows
-    common = prompt.common if shape.is_large else 0
+    common = prompt.common
     rest = prompt.tokens - common  # prompts are computed once, in blocks of about `limit` tokens
     return common + min(groups * rest, max(limit, rest)) + rows * row, rows * completion, rows
 
@@ -289,8 +287,7 @@ def _copies(shape: ModelShape, config: Config, *, is_fused: bool) -> int:
         return 0
     if config.learn.lora_rank:  # merged
         return WEIGHT_BYTES * (shape.parameters - shape.head)
-    folds = 1 if shape.is_large else 2  # gains of norms are folded into weights
-    return folds * WEIGHT_BYTES * shape.count_fused()
+    return WEIGHT_BYTES * shape.count_fused()
 
 
 def estimate_generator(shape: ModelShape, config: Config, prompt: PromptLength) -> Parts:
@@ -315,7 +312,7 @@ def estimate_generator(shape: ModelShape, config: Config, prompt: PromptLength) 
         ((min(n, generate.chunk_size, max(1, budget // k)), min(k, budget)) for n, k in batches),
         key=math.prod,
     )
-    rows, common = groups * samples, prompt.common if shape.is_large else 0
+    rows, common = groups * samples, prompt.common
     prompts = common + groups * (prompt.tokens - common)
     cached = prompts + rows * generate.max_tokens if is_fused else rows * longest
     parts["kv_cache"] = of_token * cached
@@ -324,7 +321,7 @@ def estimate_generator(shape: ModelShape, config: Config, prompt: PromptLength) 
     on_cpu = (generate.device or config.device) in ("cpu", "auto")
     if config.dtype == "bfloat16" and held == WEIGHT_DTYPE:
         parts["weight_copies"] = itemsize * (shape.parameters + shape.head)
-    elif is_fused and shape.is_large and on_cpu:  # packed (`matmul.pack_weight`)
+    elif is_fused and on_cpu:  # packed (`matmul.pack_weight`)
         parts["weight_copies"] = WEIGHT_BYTES * shape.parameters
     elif is_fused:
         parts["weight_copies"] = WEIGHT_BYTES * shape.count_fused()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -34,11 +35,11 @@ from glasshouse.files import (
     write_json,
     write_text,
 )
+from glasshouse.kernel.small_llama import KernelAdamW, SmallLlama, clip_gradients
 from glasshouse.learn.learner_state import LearnerState, collect_tensors, restore_tensors
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.models import llama
 from glasshouse.models.chat_template import find_turn_end
-from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import (
     Policy,
@@ -259,16 +260,17 @@ def train_on_demonstrations(
                 shutil.rmtree(work)
             raise
         write_json(work / SETTINGS, settings)
-        optimizer = make_optimizer(policy, recipe)
+        kernel = llama.open_kernel(policy.model, policy.dtype)
+        optimizer = make_optimizer(policy, recipe, kernel)
         step = saved = _restore(work, policy, optimizer)
         report(step, math.nan)
         with Interruption(limits_time=False) as interruption:
             try:
                 while step < recipe.steps:
                     if recipe.lr_schedule == "restarts" and recipe.phase_at(step)[1] == 0:
-                        optimizer = make_optimizer(policy, recipe)
+                        optimizer = make_optimizer(policy, recipe, kernel)
                     with interruption.interruptible():
-                        loss = train_step(policy, optimizer, recipe, recompute, step)
+                        loss = train_step(policy, optimizer, recipe, recompute, step, kernel)
                     optimizer.step()  # from here to the next step, a signal waits
                     step += 1
                     if step % save_every == 0 and step < recipe.steps:
@@ -311,15 +313,20 @@ def start_policy(recipe: Recipe, card: dict[str, Any]) -> Policy:
         return Policy(recipe.name, LlamaForCausalLM(config).eval(), tokenizer, card)
 
 
-def make_optimizer(policy: Policy, recipe: Recipe) -> torch.optim.AdamW:
+def make_optimizer(policy: Policy, recipe: Recipe, kernel: SmallLlama | None) -> torch.optim.AdamW:
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(
+    return (KernelAdamW if kernel else torch.optim.AdamW)(
         parameters, betas=recipe.betas, weight_decay=recipe.weight_decay, foreach=True
     )
 
 
 def train_step(
-    policy: Policy, optimizer: torch.optim.Optimizer, recipe: Recipe, recompute: bool, step: int
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    recipe: Recipe,
+    recompute: bool,
+    step: int,
+    kernel: SmallLlama | None,
 ) -> float:
     """Compute the clipped gradient of one batch of demonstrations; return its loss."""
     learning_rate = recipe.learning_rate_at(step)
@@ -327,11 +334,14 @@ def train_step(
         group["lr"] = learning_rate
     optimizer.zero_grad(set_to_none=True)
     samples = make_batch(recipe, policy, step)
-    loss = compute_gradients(policy, samples, recipe.microbatch_tokens, recompute=recompute)
-    norm = torch.nn.utils.clip_grad_norm_(
-        optimizer.param_groups[0]["params"], recipe.max_grad_norm or math.inf
-    )
-    if not torch.isfinite(norm):
+    parameters, limit = optimizer.param_groups[0]["params"], recipe.max_grad_norm or math.inf
+    if kernel:
+        loss = compute_kernel_gradients(kernel, parameters, samples)
+        norm = clip_gradients(kernel.library, parameters, limit)
+    else:
+        loss = compute_gradients(policy, samples, recipe.microbatch_tokens, recompute=recompute)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, limit).item()
+    if not math.isfinite(norm):
         raise ConfigError(
             f"The gradient is not finite in step {step + 1}. Lower learn.learning_rate (now "
             f"{learning_rate:g})."
@@ -355,6 +365,24 @@ def make_batch(recipe: Recipe, policy: Policy, step: int) -> list[TrainingSample
     return samples
 
 
+def compute_kernel_gradients(
+    kernel: SmallLlama, parameters: Sequence[Any], samples: Sequence[TrainingSample]
+) -> float:
+    """The same as `compute_gradients`, by the kernel for small models."""
+    kernel.load()
+    groups: dict[tuple[int, ...], list[Sequence[int]]] = {}
+    for sample in samples:
+        groups.setdefault(sample.prompt, []).append(sample.tokens)
+    tape, tokens = kernel.logprobs([*groups.items()]), sum(len(s.tokens) for s in samples)
+    grads = [np.full(len(numbers), -1 / tokens, np.float32) for numbers in tape.logprobs]
+    for flat in kernel.gradients(tape, grads):
+        values = kernel.split(flat)
+        for parameter in parameters:
+            value = values[id(parameter)]
+            parameter.grad = value if parameter.grad is None else parameter.grad.add_(value)
+    return -math.fsum(number for numbers in tape.logprobs for number in numbers.tolist()) / tokens
+
+
 def compute_gradients(
     policy: Policy,
     samples: Sequence[TrainingSample],
@@ -365,7 +393,7 @@ def compute_gradients(
     """Compute the gradient of the next-token loss (mean over all completion tokens); return the loss."""
     model, tokens = policy.model, sum(len(s.tokens) for s in samples)
     shared = None
-    if llama.is_supported(model) and is_large(model):
+    if llama.is_supported(model):
         prompts = [s.prompt for s in samples]
         shared = SharedPrefixes(model, prompts, dtype=policy.dtype, recompute=recompute)
     total_loss = 0.0

@@ -31,7 +31,6 @@ from torch import Tensor
 from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError, ModelError, RunError
 from glasshouse.generate.engines import engine, find_defect, max_length
-from glasshouse.models.devices import is_large
 from glasshouse.models.policy import Policy, locate_model
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
@@ -98,7 +97,6 @@ class VllmGenerator:
 
         if not self._has_weights:
             self._send_weights(self.version)
-        by_block = is_large(self.policy.model)
         prompts: list[dict[str, Any]] = []
         params = []
         limit = min(self.policy.context_length, self._llm.llm_engine.model_config.max_model_len)
@@ -116,7 +114,7 @@ class VllmGenerator:
                         stop_token_ids=sorted(self.policy.end_tokens),
                         stop=list(sampling.stop),
                         detokenize=bool(sampling.stop),
-                        extra_args=encode_arguments(key, sampling, by_block=by_block),
+                        extra_args=encode_arguments(key, sampling),
                     )
                 )
         outputs = self._llm.generate(prompts, params, use_tqdm=False)

@@ -28,11 +28,11 @@ CLASS_PATH = f"{__name__}:KeyedSampler"
 """How vLLM names a logits processor that it is to import, in each of its processes."""
 
 
-def encode_arguments(key: int, sampling: SamplingParams, *, by_block: bool) -> dict[str, Any]:
+def encode_arguments(key: int, sampling: SamplingParams) -> dict[str, Any]:
     """What `KeyedSampler` needs to know about a request: vLLM's `SamplingParams.extra_args`."""
     values = asdict(sampling)
     del values["stop"]  # vLLM handles stop strings itself
-    return {"glasshouse": {"key": key, "sampling": values, "by_block": by_block}}
+    return {"glasshouse": {"key": key, "sampling": values}}
 
 
 class RowState(NamedTuple):
@@ -43,7 +43,6 @@ class RowState(NamedTuple):
     output: list[int]
     """The tokens of the row so far; vLLM appends to this list."""
     sampling: SamplingParams
-    by_block: bool
 
 
 class KeyedSampler(LogitsProcessor):
@@ -68,7 +67,6 @@ class KeyedSampler(LogitsProcessor):
         rows = torch.tensor(indices, device=logits.device)
         tokens, logprobs = sample_tokens(
             logits[rows].float(), noise.to(logits.device), states[0].sampling,
-            by_block=states[0].by_block,
         )  # fmt: skip
         logits[rows] = -torch.inf
         logits[rows, tokens] = logprobs.to(logits.dtype)
@@ -83,4 +81,4 @@ def make_row_state(params: Any, prompt: list[int] | None, output: list[int]) -> 
     sampling = SamplingParams(**arguments["sampling"])
     keys = np.array([arguments["key"]], dtype=np.uint64)
     noise = torch.from_numpy(randomness.uniforms(keys, 0, sampling.max_tokens)[0]).float()
-    return RowState(noise, output, sampling, arguments["by_block"])
+    return RowState(noise, output, sampling)
