@@ -117,7 +117,8 @@ def test_greedy_equals_transformers_generate(tiny: Tiny, name: str, compactions:
     assert [list(group[0].tokens) for group in got] == expected
     lengths = {len(tokens) for tokens in expected}
     assert len(lengths) > 3  # rows end at different times
-    assert len(compactions) > 1  # and finished ones are dropped
+    if llama.find_kernel_obstacle(policy.model, policy.dtype):
+        assert len(compactions) > 1  # and finished ones are dropped
     assert len({t for tokens in expected for t in tokens}) > 10  # not one token repeated
 
 
@@ -159,28 +160,10 @@ def max_logprob_diff(
 # ── rows: compaction ─────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("dense_cost", "active", "group_size_after"),
-    [
-        (96, [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1]], 2),  # a smaller grid
-        (96, [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 1]], 1),  # unequal: one prompt per row
-        (0, [[0, 1, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]], 2),  # unequal, an inactive row stays
-        (96, [[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]], 1),  # the last one
-    ],
-)
-@pytest.mark.parametrize("name", ["llama grouped untied", "qwen3", "gpt2"])
-def test_compaction_does_not_change_the_logits_of_the_other_slots(
-    tiny: Tiny,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    dense_cost: int,
-    active: list[list[int]],
-    group_size_after: int,
-) -> None:
-    policy = tiny(name)
-    monkeypatch.setattr(LlamaDecoder, "DENSE_COST", dense_cost)
-    fast = llama.is_supported(policy.model)
-    decoder: Any = LlamaDecoder(policy.model) if fast else TransformersDecoder(policy.model)
+def test_compaction_does_not_change_the_logits_of_the_other_rows(tiny: Tiny) -> None:
+    """In transformers' cache; that of the Llama family is below."""
+    policy = tiny("gpt2")
+    decoder = TransformersDecoder(policy.model)
     prompts = make_prompts(policy, [6, 2, 9])
     generator = torch.Generator().manual_seed(1)
     texts = [list(p) for p in prompts for _ in range(4)]
@@ -189,14 +172,10 @@ def test_compaction_does_not_change_the_logits_of_the_other_slots(
         for step in range(6):
             check_step(decoder, policy, texts, generator)
             if step == 2:
-                mask = torch.tensor(active, dtype=torch.bool).flatten()
-                rows = decoder.compact(mask)
-                assert set(mask.nonzero()[:, 0].tolist()) <= set(rows.tolist())
-                texts = [texts[i] for i in rows.tolist()]
-                if fast:
-                    assert decoder.group_size == group_size_after
-        again = torch.ones(len(texts), dtype=torch.bool)
-        assert decoder.compact(again).tolist() == list(range(len(texts)))
+                mask = torch.tensor([1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1, 1], dtype=torch.bool)
+                rows = decoder.compact(mask).tolist()
+                assert rows == mask.nonzero()[:, 0].tolist()
+                texts = [texts[i] for i in rows]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +189,7 @@ def test_compaction_does_not_change_the_logits_of_the_other_slots(
 )
 @pytest.mark.parametrize("start", [0, 1, 5])
 @pytest.mark.parametrize("name", ["llama grouped untied", "qwen3"])
-def test_large_models_drop_every_finished_row(
+def test_the_llama_family_drops_every_finished_row(
     tiny: Tiny,
     monkeypatch: pytest.MonkeyPatch,
     name: str,

@@ -167,7 +167,7 @@ def test_update_does_not_depend_on_microbatches(tiny: Tiny, name: str) -> None:
     for other in results[1:]:
         for a, b in zip(results[0].model.parameters(), other.model.parameters(), strict=True):
             assert a.grad is not None
-            torch.testing.assert_close(a.grad, b.grad, atol=1e-6, rtol=1e-4)
+            torch.testing.assert_close(a.grad, b.grad, atol=4e-6, rtol=1e-4)
         assert max_difference_where(results[0], other, significant_gradients(other)) < 1e-6
     assert max_difference(results[0], start) > 5e-5
 
@@ -445,7 +445,7 @@ def test_only_adapters_are_trained_and_a_merged_checkpoint_generates_the_same(
 ) -> None:
     start = clone(pocket)
     policy = add_adapters(pocket, rank=4, seed=0)
-    assert not llama.is_supported(policy.model)
+    assert llama.find_kernel_obstacle(policy.model, policy.dtype)
     trainable = {n for n, p in policy.model.named_parameters() if p.requires_grad}
     assert trainable
     assert all("lora_" in name for name in trainable)

@@ -285,7 +285,7 @@ class KernelAdamW(torch.optim.AdamW):
         self.library = load_kernel().library
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         assert self.library is not None
         for group in self.param_groups:
             (beta1, beta2), rate = group["betas"], group["lr"]

@@ -126,7 +126,7 @@ def open_kernel(model: Any, dtype: torch.dtype = torch.float32) -> SmallLlama | 
 
 
 def describe_path(model: Any, dtype: torch.dtype = torch.float32) -> str:
-    """What computes this model, for people: `kernel (avx2)`, or `torch (the model is large)`."""
+    """What computes this model: `kernel (avx2)`, or `torch (the model is large)`. Its first word decides the bits."""
     obstacle = find_kernel_obstacle(model, dtype)
     return f"torch ({obstacle})" if obstacle else load_kernel().description
 

@@ -29,6 +29,7 @@ from glasshouse.measurement.evaluate import (
     fill_task_options,
     make_evaluation_monitors,
 )
+from glasshouse.models import llama
 from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import load_configured_policy
 from glasshouse.models.sources import hash_sources, software_versions
@@ -95,6 +96,7 @@ class TrainingRun:
         for stage in (self.task, *make_curriculum(config).values()):
             check_context_length(config, self.policy, stage)
         self.backend = make_backend(self.policy, config, self.log_event)
+        self.computed_by = llama.describe_path(self.policy.model, self.policy.dtype)
         self.collector = RolloutCollector(self.policy, self.task, self.backend, config)
         # now: files may change later
         self.sources = hash_sources(config)
@@ -138,6 +140,7 @@ class TrainingRun:
     def _train_in_directory(self) -> dict[str, Any]:
         config, path, display = self.config, self.directory.path, self.display
         display.start(config, path, self.policy, self.task)
+        display.print((f"computed by {self.computed_by}", "dim"))
         provenance = {
             "config": config.model_dump(mode="json"),
             "versions": software_versions(),

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import socket
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.learn.parallel_learner import ParallelLearner
 from glasshouse.learn.sharded import ShardedLearner, choose_process_group
+from glasshouse.models import llama
 from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import Policy, choose_device, count_parameters, load_configured_policy
 from glasshouse.registry import import_modules
@@ -199,6 +201,8 @@ class ActorSetup:
     config: Config
     weights_path: str
     """The file of shared weights on the actor's host."""
+    computed_by: str
+    """What computes the model in the controller; an actor that would compute it by something else raises."""
     index: int = 0
     """The number of a generator; decides its GPU."""
     rendezvous: str = ""
@@ -208,6 +212,12 @@ class ActorSetup:
         """Load the same model as the controller, on the device of this role, and map the shared weights."""
         configure_torch(self.config.threads)
         policy = load_configured_policy(self.config, training=True, role=role, index=index)
+        computed_by = llama.describe_path(policy.model, policy.dtype)
+        if policy.device.type == "cpu" and computed_by.split()[0] != self.computed_by.split()[0]:
+            raise RunError(
+                f"A process of the run on {socket.gethostname()} is computed by {computed_by}, the controller by "
+                f"{self.computed_by}: other numbers. Install a C compiler there."
+            )
         return policy, SharedWeights.open(self.weights_path, count_trainable(policy))
 
 

@@ -37,6 +37,7 @@ from glasshouse.distributed.monarch.supervision import (
 from glasshouse.errors import RunError
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
+from glasshouse.models import llama
 from glasshouse.models.policy import Policy
 from glasshouse.rollout.collector import Chunk
 from glasshouse.types import SamplingParams
@@ -62,6 +63,7 @@ class MonarchBackend:
         """Generators run on the `hosts`, without any on this one; the learner always runs on this one."""
         self.policy, self.config, self.event, self.hosts = policy, config, event, hosts
         self.controller = local_host()
+        self.computed_by = llama.describe_path(policy.model, policy.dtype)
         self.pending_events: deque[tuple[str, dict[str, Any]]] = deque()
         self.version = 0
         slots = max(2, config.max_offpolicy_steps + 1)
@@ -148,7 +150,9 @@ class MonarchBackend:
 
     def make_setup(self, number: int, host: Host) -> ActorSetup:
         path = self.weights.path if host.is_local else self._copy_weights(host)
-        return ActorSetup(config=self.config, weights_path=path, index=number)
+        return ActorSetup(
+            config=self.config, weights_path=path, computed_by=self.computed_by, index=number
+        )
 
     def queue_event(self, kind: str, **details: Any) -> None:
         """Queue an event from any thread; the controller's thread emits it later."""

@@ -270,6 +270,7 @@ class LearnerProcesses:
 
     def __init__(self, host: Host, backend: MonarchBackend) -> None:
         self.config: Config = backend.config
+        self.computed_by = backend.computed_by
         self.mesh = ActorProcesses(
             host,
             "learner",
@@ -308,6 +309,7 @@ class LearnerProcesses:
                 setup = ActorSetup(
                     config=self.config,
                     weights_path=weights_path,
+                    computed_by=self.computed_by,
                     rendezvous=str(Path(folder) / "rendezvous"),
                 )
                 self.mesh.start(setup)
