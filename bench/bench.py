@@ -44,6 +44,7 @@ def contenders(options: argparse.Namespace) -> dict[str, Contender]:
     """All contenders by name."""
     measured: dict[str, Contender] = {
         ONE_PROCESS: {"script": "glasshouse_worker.py", "threads": 1, "skip": False},
+        "glasshouse, two threads": {"script": "glasshouse_worker.py", "threads": 2, "skip": False},
         SKIPPING: {"script": "glasshouse_worker.py", "threads": 1, "skip": True},
     }
     for generators, learners in options.processes:

@@ -178,7 +178,7 @@ class LearnConfig(Section):
     increase it for large models."""
     gradient_blocks: int = Field(1, ge=1, le=MAX_PROCESSES)
     """Splits each step into a multiple of this many blocks; set it to monarch.learners, so that each learner gets an
-    equal share. The rounding of the gradient depends on it, but not on the number of learners."""
+    equal share. The rounding of the gradient of a large model depends on it, but not on the number of learners."""
     skip_zero_advantage: bool = True
     """Skip rollouts with zero advantage where they do not affect the loss (no KL or entropy term)."""
     activation_checkpointing: bool = False
@@ -370,7 +370,8 @@ class Config(Section):
     """Number format of matrix products. What is trained, its gradients and optimizer state are float32 in both cases;
     on a GPU, weights that are not trained (`learn.lora_rank`) are held in this format."""
     threads: int = Field(1, ge=1, le=MAX_PROCESSES)
-    """Torch threads per process. More than one is slower if anything else runs on the machine."""
+    """Threads per process, of torch or of the kernel for small models; the kernel's numbers do not depend on it. With
+    torch, more than one is slower if anything else runs on the machine."""
     backend: Literal["local", "monarch"] = "local"
     """`local`: everything in one process; `monarch`: generators and learner in separate processes (extra
     `monarch`). The results are bitwise equal."""
