@@ -20,8 +20,8 @@ from glasshouse import errors
 from glasshouse.config.loading import parse_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-SEPARATE = {"docs", "gemma3", "mlflow", "trackio", "wandb"}
-"""Extras with their own environments, .venv-docs and .venv-track, and the weights of a model."""
+SEPARATE = {"kernel", "docs", "gemma3", "mlflow", "trackio", "wandb"}
+"""Extras with their own environments, .venv-docs and .venv-track, the weights of a model, and a compiler."""
 ENTRY = re.compile(r"(?P<name>[a-z0-9._-]+)==(?P<version>\S+) \\\n    --hash=sha256:[0-9a-f]{64}\n")
 
 

@@ -270,7 +270,7 @@ def train_on_demonstrations(
                     if recipe.lr_schedule == "restarts" and recipe.phase_at(step)[1] == 0:
                         optimizer = make_optimizer(policy, recipe, kernel)
                     with interruption.interruptible():
-                        loss = train_step(policy, optimizer, recipe, recompute, step, kernel)
+                        loss = train_step(policy, kernel, optimizer, recipe, recompute, step)
                     optimizer.step()  # from here to the next step, a signal waits
                     step += 1
                     if step % save_every == 0 and step < recipe.steps:
@@ -322,11 +322,11 @@ def make_optimizer(policy: Policy, recipe: Recipe, kernel: SmallLlama | None) ->
 
 def train_step(
     policy: Policy,
+    kernel: SmallLlama | None,
     optimizer: torch.optim.Optimizer,
     recipe: Recipe,
     recompute: bool,
     step: int,
-    kernel: SmallLlama | None,
 ) -> float:
     """Compute the clipped gradient of one batch of demonstrations; return its loss."""
     learning_rate = recipe.learning_rate_at(step)
