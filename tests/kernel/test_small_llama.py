@@ -273,7 +273,7 @@ def test_a_run_says_that_the_kernel_computed_it_and_another_path_is_refused(
     result = train(load_config(overrides={**RUN, "steps": 1, "out": str(tmp_path / "run")}))
     assert "computed by kernel (" in capsys.readouterr().out
     monkeypatch.setattr(llama, "load_kernel", lambda: build.Kernel(None, "torch (a test)"))
-    with pytest.raises(RunError, match="computed by kernel"):
+    with pytest.raises(RunError, match="kernel for small models → torch, Llama in torch"):
         resume(result.path, {"steps": 2}, progress=False)
 
 

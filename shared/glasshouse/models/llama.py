@@ -107,7 +107,7 @@ def find_kernel_obstacle(model: Any, dtype: torch.dtype) -> str:
     rope = getattr(config, "rope_parameters", None) or {}
     if not is_llama_family(config) or rope.get("rope_type", "default") != "default":
         return f'a model of type "{config.model_type}" with these settings'
-    if dtype != torch.float32 or model.device.type != "cpu":
+    if dtype != torch.float32 or model.device.type not in ("cpu", "meta"):
         return "not float32 on a CPU"
     block = model.model.layers[0]
     mlp, attention = block.mlp, block.self_attn

@@ -25,8 +25,8 @@ from glasshouse import __version__
 from glasshouse.config.loading import flatten
 from glasshouse.config.schema import Config
 from glasshouse.files import compute_checksum
-from glasshouse.models.devices import is_large
-from glasshouse.models.llama import is_llama_family
+from glasshouse.models.devices import DTYPES
+from glasshouse.models.llama import describe_path, is_llama_family
 from glasshouse.models.policy import Policy, load_empty_model, locate_model
 from glasshouse.tasks.dataset import find_files
 
@@ -125,7 +125,9 @@ def _model_path(config: Config) -> str:
     model = load_empty_model(config.model)
     if not is_llama_family(model.config):
         return "transformers"
-    return "large Llama" if is_large(model) else "small Llama"
+    on_cpu = config.device in ("auto", "cpu") and not config.learn.lora_rank
+    path = describe_path(model, DTYPES[config.dtype]) if on_cpu else "torch"
+    return "kernel for small models" if path.startswith("kernel") else "Llama in torch"
 
 
 def software_versions() -> dict[str, str]:
