@@ -246,7 +246,7 @@ def test_a_run_whose_source_changed_is_refused_and_stays_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    parts = "small Llama", "transformers"
+    parts = "kernel for small models", "transformers"
     if source == "compute path":
         monkeypatch.setattr("glasshouse.models.sources.is_llama_family", lambda config: False)
     else:
