@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glasshouse.models import llama, matmul
+from glasshouse.models.adapters import unwrap_adapters
 from glasshouse.models.llama import Cache
 from glasshouse.models.shared_prefix import count_common_tokens, forward_prompts
 
@@ -43,7 +44,7 @@ class LlamaDecoder:
     def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
         """`dtype` is that of the weights, the products and the cache, by default the model's."""
         # The scale of the scores is folded into the queries once, instead of every score.
-        scale = llama.unwrap_adapters(model).model.layers[0].self_attn.head_dim ** -0.5
+        scale = unwrap_adapters(model).model.layers[0].self_attn.head_dim ** -0.5
         self.w = llama.fuse_weights(model, dtype, query_scale=scale, pack=True)
         self.cos = self.sin = torch.empty(0, device=self.w.device)
         self.groups = self.group_size = 0

@@ -139,7 +139,8 @@ class Learner:
         self.kernel: SmallLlama | None = None
         if not self.settings.entropy_coef and not self.transformers_forward:
             self.kernel = llama.open_kernel(policy.model, policy.dtype)
-        self.reference_kernel = llama.open_kernel(self.reference) if self.kernel else None
+        has_both = self.kernel and self.reference is not None
+        self.reference_kernel = llama.open_kernel(self.reference) if has_both else None
         fused = policy.device.type == "cpu" and not self.kernel  # one pass over memory
         self.optimizer = (KernelAdamW if self.kernel else torch.optim.AdamW)(
             self.parameters,
