@@ -180,7 +180,9 @@ def hung_learner(
     processes = HungProcesses(pids, config)
     setattr(processes.actor, hangs, Endpoint(None))
     monkeypatch.setattr(supervision, "ActorProcesses", lambda *_, **__: processes)
-    backend: Any = SimpleNamespace(config=config, weights=SimpleNamespace(path=""))
+    backend: Any = SimpleNamespace(
+        config=config, weights=SimpleNamespace(path=""), computed_by="torch"
+    )
     return LearnerProcesses(Host(None), backend), processes
 
 

@@ -99,7 +99,7 @@ def test_an_alarm_of_the_caller_stays_the_callers(tmp_path: Path, expected: Resu
 def test_signal_during_generation_stops_it(
     tmp_path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generate, calls = TorchGenerator._generate_batch, iter(range(100))
+    generate, calls = TorchGenerator.generate, iter(range(100))
 
     def interrupted(self, *args):
         if next(calls) == 4:
@@ -107,7 +107,7 @@ def test_signal_during_generation_stops_it(
             pytest.fail("the signal did not stop the generation")
         return generate(self, *args)
 
-    monkeypatch.setattr(TorchGenerator, "_generate_batch", interrupted)
+    monkeypatch.setattr(TorchGenerator, "generate", interrupted)
     train(tmp_path / "run", None, SHORT)
     monkeypatch.undo()
     assert any(message.startswith("resumed at") for message in resume(tmp_path / "run"))
