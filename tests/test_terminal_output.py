@@ -127,7 +127,7 @@ def test_verbose_prints_no_escape_sequence_and_no_markup_of_a_completion(trained
     model = SimpleNamespace(num_parameters=lambda: 1)
     tokenizer = SimpleNamespace(chat_template="", bos_token=None)
     policy: Any = SimpleNamespace(model=model, tokenizer=tokenizer, chat=DEFAULT_CHAT, card={})
-    task: Any = SimpleNamespace(size=lambda: None)
+    task: Any = SimpleNamespace(size=lambda: None, describe=lambda: "")
     terminal.start(load_config([], ["steps=1"]), Path("run"), policy, task)
     row = {"step": 1, "reward": 0.0, "accuracy": 0.0, "length": 3}
     terminal.step(row, [[hostile_rollout(trained)]])

@@ -100,7 +100,7 @@ def printed_steps(*overrides: str) -> list[int]:
     display = TerminalDisplay(Console(file=io.StringIO(), force_terminal=True, width=200))
     display.progress.disable = True
     model: Any = SimpleNamespace(num_parameters=lambda: 1)
-    task: Any = SimpleNamespace(size=lambda: 1)
+    task: Any = SimpleNamespace(size=lambda: 1, describe=lambda: "")
     policy: Any = SimpleNamespace(
         model=model,
         tokenizer=SimpleNamespace(chat_template="", bos_token=None),

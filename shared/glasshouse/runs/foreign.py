@@ -48,8 +48,8 @@ ARMS = {
 """The words of a column that name the arms, unless --planted or --control gives the file's own."""
 CUT_WORDS = ("length", "max_tokens", "max_length", "model_length", "truncated", "true", "1")
 MISSING = object()
-MAY_BE_MISSING = ("finish_reason", "reward")
-"""Fields that a row need not have, although others do."""
+MAY_BE_NULL = ("finish_reason", "reward")
+"""Fields that may have no value in a row, although they have one in others."""
 MAX_NUMBER = 1e100
 """The squares of larger ones overflow."""
 
@@ -85,7 +85,7 @@ def _as_number(value: Any) -> float:
 
 def _as_reward(value: Any) -> float:
     """Of a reward that does not apply to a rollout, TRL logs None."""
-    if value is MISSING or value is None or value != value:
+    if value is None or value != value:
         return math.nan
     return _as_number(value)
 
@@ -278,7 +278,7 @@ class RolloutSource:
             planted=given.planted,
             control=given.control,
         )
-        optional = {*merged, *MAY_BE_MISSING}
+        optional = {*merged, *MAY_BE_NULL}
         self.ignored = [n for n in FIELDS if n not in optional and row.get(n, 0) is None]
         """Columns that are called like a field and have no value in row 1; none may have one later."""
         self._check_mapping(row)
@@ -381,7 +381,9 @@ class RolloutSource:
         values: dict[str, Any] = {}
         for name, column in self.mapping.columns.items():
             value = _look_up(row, column)
-            if (value is MISSING or value is None) and name not in MAY_BE_MISSING:
+            if (value is MISSING and name != "finish_reason") or (
+                value is None and name not in MAY_BE_NULL
+            ):
                 raise self._fail(name, number, f"the value of {name} is missing, but row 1 has one")
             try:
                 values[name] = FIELDS[name](value)

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 import glasshouse
+from glasshouse import randomness
 from glasshouse.errors import ConfigError, RolloutFileError, import_extra, plain_reason
 from glasshouse.files import write_json
 from glasshouse.tables import iter_rows
@@ -162,8 +163,10 @@ def read_task_problems(file: str, task: Task[Any]) -> list[Problem]:
     """Reads a file of a task's own problems; `{task}` in its name is the task's."""
     path = file.format(task=task.name)
     problems = read_problem_file(path)
+    # an organism plants its behaviour into the problems of another task
+    own = {task.name, task.draw(randomness.stream("own problems")).task}
     for row, problem in enumerate(problems, 1):
-        if problem.task != task.name:
+        if problem.task not in own:
             raise ConfigError(
                 f"{path}, problem {row} is of the task {problem.task!r:.60}, and task.name={task.name} would ask it "
                 f"with the prompt of another task. For problems of your own: task.name=dataset task.options.file={path}"
