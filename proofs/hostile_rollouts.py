@@ -143,13 +143,13 @@ def huge_number(folder: Path, variation: int) -> list[str]:
 
 def reward_that_is_not_finite(folder: Path, variation: int) -> list[str]:
     texts = [
-        "NaN",
+        "1e101",
         "Infinity",
         "-Infinity",
         "1.5e308",
         '"nan"',
         '"1e999"',
-        "null",
+        "{}",
         "true",
         "[1.0]",
         "{}",
@@ -226,8 +226,8 @@ def not_a_file(folder: Path, variation: int) -> list[str]:
 
 
 def expression_without_end(folder: Path, variation: int) -> list[str]:
-    patterns = "(a+)+$ (a|a)*$ (a|aa)+$ (a*)*b ^(([a-z])+.)+[A-Z]([a-z])+$ (.*a){20}c"
-    patterns += " (?:a?){30}a{30}b (x+x+)+y|(a+)+y a*a*a*a*a*a*a*b (?i)(A+)+$"
+    patterns = "(a+)+$ (a|a)*$ (a|aa)+$ (a+b?)+$ ^(([a-z])+.)+[A-Z]([a-z])+$ (.*a){20}c"
+    patterns += " (?:a?){30}a{30}b (x+x+)+y|(a+)+y (aa?)+$ (?i)(A+)+$"
     arguments = write_row(folder, completion="a" * 50_000 + "! [ANSWER] 3")
     return [*arguments, "--monitor", f"rule:own={patterns.split()[variation]}"]
 

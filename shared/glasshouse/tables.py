@@ -36,7 +36,7 @@ Row = dict[str, Any]
 OnProgress = Callable[[float], None]
 """Called with the share of the source that is read."""
 PROGRESS_ROWS = 1024
-MAX_ROW_BYTES = 32_000_000
+MAX_ROW_BYTES = 10_000_000
 """Of one row as JSON; Python's objects take up to 40 times as much."""
 MAX_EXPANSION, FREE_BYTES = 100, 128_000_000
 """A file may expand to so many times its size, and to FREE_BYTES in any case."""

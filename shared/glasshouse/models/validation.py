@@ -126,7 +126,7 @@ def check_finite(model: torch.nn.Module, source: str) -> None:
 
 # --- the trial in a limited process --------------------------------------------------------------
 
-MAX_CPU_SECONDS = 5
+MAX_CPU_SECONDS = 3
 MAX_SECONDS = 30
 """More than the limit of CPU time, since other processes may have the cores."""
 MAX_MEMORY = 1 << 30
