@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 ##@ Start here
 .PHONY: demo
-demo: $(VENV)/.ready ## does a monitor in the reward hide the use of a hint? Two runs side by side (under 3 min)
+demo: $(VENV)/.ready ## does a monitor in the reward hide the use of a hint? Two runs side by side (half a minute)
 	@$(BIN)/glasshouse demo $(ARGS)
 
 .PHONY: test

@@ -282,7 +282,7 @@ def test_a_changed_source_can_be_named_accepted_or_restored(
 
 
 def test_checkpoint_loads_with_plain_transformers_and_gives_the_same_completions(
-    shared_runs: SharedRuns,
+    shared_runs: SharedRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = shared_runs.finished / "checkpoints" / "step-000005"
     model = AutoModelForCausalLM.from_pretrained(last)
@@ -293,6 +293,10 @@ def test_checkpoint_loads_with_plain_transformers_and_gives_the_same_completions
     assert f"{accuracy:.3f} greedy" in card
     assert "models/mock (license: unknown)" in card
     assert "not measured at this step" in (last.parent / "step-000004/README.md").read_text()
+    command = next(line for line in card.splitlines() if line.startswith("glasshouse train"))
+    with monkeypatch.context() as context:
+        context.chdir(last)
+        assert main([*command.partition("#")[0].split()[1:], "--dry-run"]) == 0
     greedy = [r for r in rows if r["split"] == "validation/greedy"]
     assert len(greedy) == 4
     for row in greedy:
@@ -340,6 +344,8 @@ def test_checkpoints_with_adapters_only_equal_merged_ones(tmp_path: Path) -> Non
     glasshouse.resume(small, progress=False)
     last = "checkpoints/step-000005"
     assert not (small / last / "model.safetensors").exists()
+    assert "from_pretrained(FOLDER/adapter)" in (small / last / "README.md").read_text()
+    assert "from_pretrained(FOLDER)" in (merged / last / "README.md").read_text()
     expected, found = (load_policy(str(run / last)).weights() for run in (merged, small))
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in found)

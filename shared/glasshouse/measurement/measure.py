@@ -86,9 +86,9 @@ def measure_change(
     before = {entry.name: entry for entry in _entries(first[0], report, first[1], key)}
     changes = {}
     for entry in _entries(last[0], report, last[1], key):
-        reason = before[entry.name].reason or entry.reason if entry.name in before else "new"
-        if not reason:
-            values = subtract_values(entry.make(), before[entry.name].make())
+        earlier = before.get(entry.name)  # none if only the last checkpoint has both arms
+        if earlier and not earlier.reason and not entry.reason:
+            values = subtract_values(entry.make(), earlier.make())
             changes[entry.name] = estimate(values, entry.spec, key=(*entry.key, "change"))
     return changes
 

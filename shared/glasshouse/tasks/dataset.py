@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -284,7 +285,7 @@ def find_columns(row: Mapping[str, Any], options: DatasetOptions, file: str) -> 
         elif given or name != "choices":
             raise TaskError(
                 f"{file} has no column {f'{given!r}' if given else f'for the {name}'}; it has "
-                f"{', '.join(map(str, row))}.{did_you_mean(given, map(str, row))} Name it: "
+                f"{', '.join(map(str, row))}.{did_you_mean(given, map(str, row)) if given else ''} Name it: "
                 f"task.options.{name}=COLUMN."
             )
     return columns
@@ -384,8 +385,9 @@ def find_files(source: str) -> list[Path]:
     return list_files(Path(source))
 
 
+@cache
 def _download(name: str, *wanted: str) -> list[Path]:
-    """The Parquet files of one split of a hub dataset."""
+    """The Parquet files of one split of a hub dataset. A run builds its task several times."""
     hub, errors = import_extra(
         "train", name, "huggingface_hub", "huggingface_hub.errors", error=TaskError
     )

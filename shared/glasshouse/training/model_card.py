@@ -140,14 +140,18 @@ license: {license}
 | trained with | Glasshouse: {algorithm} on {task}, {step} of {steps} steps, seed {seed}{adapters} |
 | held-out accuracy | {accuracy} |
 
-It opens with `AutoModelForCausalLM.from_pretrained(FOLDER)`, and `vllm serve FOLDER` serves it. Run in this folder:
+{opens} Run in this folder:
 
 ```sh
 glasshouse eval .                                        # measure its accuracy
 glasshouse resume ../..                                  # continue the run, from its newest checkpoint
-glasshouse train ../../config.yaml model=. out=../../../NEW  # a new run from these weights
+glasshouse train --config ../../config.yaml model=. out=../../../NEW  # a new run from these weights
 ```
 """
+
+
+OPENS = "It opens with `AutoModelForCausalLM.from_pretrained(FOLDER)`, and `vllm serve FOLDER` serves it."
+OPENS_ADAPTERS = "`AutoModelForCausalLM.from_pretrained(FOLDER/adapter)` loads the base model with its adapters."
 
 
 def render_checkpoint_card(
@@ -168,6 +172,7 @@ def render_checkpoint_card(
         adapters=f", LoRA of rank {rank}" if rank else "",
         accuracy=", ".join(rates) or "not measured at this step",
         license=find_license(policy),
+        opens=OPENS_ADAPTERS if rank and not config.checkpoints.merge_adapters else OPENS,
     )
 
 
