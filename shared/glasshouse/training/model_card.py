@@ -151,7 +151,9 @@ glasshouse train --config ../../config.yaml model=. out=../../../NEW  # a new ru
 
 
 OPENS = "It opens with `AutoModelForCausalLM.from_pretrained(FOLDER)`, and `vllm serve FOLDER` serves it."
-OPENS_ADAPTERS = "`AutoModelForCausalLM.from_pretrained(FOLDER/adapter)` loads the base model with its adapters."
+OPENS_ADAPTERS = (
+    "`AutoModelForCausalLM.from_pretrained(FOLDER/adapter)` loads the base model with its adapters."
+)
 
 
 def render_checkpoint_card(
