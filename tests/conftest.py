@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,31 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unchanged_registries() -> Iterator[None]:
+    """Parts that a file's tests register go with them: files that share a process must not see each other's."""
+    from glasshouse.registry import Registry
+
+    def find() -> dict[str, Registry[Any]]:
+        modules = [
+            module for name, module in list(sys.modules.items()) if name.startswith("glasshouse.")
+        ]
+        parts = [part for module in modules for part in vars(module).values()]
+        return {part.group: part for part in parts if isinstance(part, Registry)}
+
+    before = {group: set(registry.parts) for group, registry in find().items()}
+    imported = set(sys.modules)
+    yield
+    for group, registry in find().items():
+        for name in set(registry.parts) - before.get(group, set()):
+            module = getattr(registry.parts[name], "__module__", "")
+            if not module.startswith("glasshouse."):  # those register once, on import
+                del registry.parts[name], registry.facts[name]
+    for name in set(sys.modules) - imported:
+        if name.startswith("imported from "):  # a user's file: the next file imports it again
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")
