@@ -179,7 +179,6 @@ def test_monitor_and_eval_are_not_silent_without_a_terminal(
     [
         ("report", "--out", ".html"),
         ("report figure", "--out", ".png"),
-        ("rollouts", "--export", ".jsonl"),
     ],
 )
 def test_one_rule_for_output_files(

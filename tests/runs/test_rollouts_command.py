@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyarrow import parquet
-from tests.runs.example_rollouts import make_rollout, make_rollouts
 
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
-from glasshouse.errors import RunError
-from glasshouse.runs.export import export_rows
-from glasshouse.runs.rollout_log import LOG, RolloutLog, RolloutReader, read_rows, scan_log
-from glasshouse.runs.rows import RolloutFilter, decode_rows, kind_of
+from glasshouse.runs.rollout_log import LOG, RolloutReader, read_rows, scan_log
+from glasshouse.runs.rows import RolloutFilter, kind_of
 from glasshouse.training.run import TrainingRun
 from glasshouse.view.terminal_tables import format_share
 
@@ -54,7 +48,7 @@ def test_overview_counts_every_row_and_byte(
     rows = list(read_rows(log))
     assert f"{len(rows):,} rollouts in" in printed.out
     assert "kB raw" in printed.out
-    for text in ("validation", "train", "glasshouse rollouts", "--export"):
+    for text in ("validation", "train", "glasshouse rollouts", "--json"):
         assert text in printed.out
     summary = json.loads((run / "results" / "summary.json").read_text())
     assert summary["rollout_log"]["bytes"] == log.stat().st_size
@@ -113,11 +107,6 @@ def test_show_prints_rollouts(
     assert "tokens were not logged" in capsys.readouterr().out
 
 
-def test_export(run: Path, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert show_rollouts(run, "--export", str(tmp_path / "x.parquet")) == 0
-    assert f"{len(list(read_rows(log))):,} rollouts written" in capsys.readouterr().out
-
-
 def test_damage_is_exit_code_1_and_the_rest_is_shown(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,7 +140,6 @@ def test_damage_is_exit_code_1_and_the_rest_is_shown(
         (["--step", "soon"], "--step"),
         (["--reward", ".."], "--reward"),
         (["--limit", "0"], "--limit"),
-        (["--export", "x.xlsx"], ".parquet or .jsonl"),
     ],
 )
 def test_wrong_option_is_exit_code_2_and_named(
@@ -176,67 +164,3 @@ def test_shares_never_round_to_0_or_100() -> None:
     shares = [format_share(0, 9), format_share(1, 1000), format_share(999, 1000)]
     assert shares == ["<1%", "<1%", ">99%"]
     assert format_share(9, 9) == "100%"
-
-
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    """Nine rows; step 1 has no tokens, and the last text has unusual characters."""
-    folder = tmp_path_factory.mktemp("log")
-    log = RolloutLog(folder / "log", tokens_every=2)
-    for step in (1, 2):
-        log.append(make_rollouts(step))
-    odd = replace(
-        make_rollout(2, 5, split="discarded"), text='a\u2028b "quoted", \x00 and\nlines 🙂'
-    )
-    log.append([odd])
-    return list(RolloutReader(log.file).iter_rows())
-
-
-def from_arrow(row: dict) -> dict:
-    return {**row, "terms": dict(row["terms"]), "meta": json.loads(row["meta"])}
-
-
-def test_parquet_equals_the_reader(rows: list[dict], tmp_path: Path) -> None:
-    assert export_rows(iter(rows), tmp_path / "x.parquet") == 9
-    table = parquet.read_table(tmp_path / "x.parquet").to_pylist()
-    assert [from_arrow(row) for row in table] == rows
-    export_rows([{**rows[0], "text": "a\udc80b"}], tmp_path / "odd.parquet")  # a lone surrogate
-    assert parquet.read_table(tmp_path / "odd.parquet")["text"].to_pylist() == ["a\\udc80b"]
-
-
-def test_json_lines_equal_the_reader(rows: list[dict], tmp_path: Path) -> None:
-    export_rows(iter(rows), tmp_path / "x.jsonl")
-    assert decode_rows((tmp_path / "x.jsonl").read_bytes()) == rows
-
-
-def test_export_overwrites_nothing_and_leaves_no_partial_file(
-    rows: list[dict], tmp_path: Path
-) -> None:
-    (tmp_path / "x.jsonl").write_text("mine")
-    with pytest.raises(RunError, match="already exists"):
-        export_rows(rows, tmp_path / "x.jsonl")
-    assert (tmp_path / "x.jsonl").read_text() == "mine"
-    with pytest.raises(RunError, match=r"\.parquet or \.jsonl"):
-        export_rows(rows, tmp_path / "x.xlsx")
-    with pytest.raises(RunError, match="no folder"):
-        export_rows(rows, tmp_path / "no" / "x.jsonl")
-
-    def failing():
-        yield rows[0]
-        raise RuntimeError
-
-    before = sorted(tmp_path.iterdir())
-    for name in ("y.jsonl", "y.parquet"):
-        with pytest.raises(RuntimeError):
-            export_rows(failing(), tmp_path / name)
-    assert sorted(tmp_path.iterdir()) == before
-    assert export_rows([], tmp_path / "z.jsonl") == 0
-    assert not (tmp_path / "z.jsonl").exists()
-
-
-def test_missing_library_names_the_extra_to_install(
-    rows: list[dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(RunError, match=r"parquet file needs pyarrow.* pip install .*\[parquet\]"):
-        export_rows(rows, tmp_path / "y.parquet")

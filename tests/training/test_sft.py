@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -15,11 +16,10 @@ from safetensors.torch import load_file
 
 import glasshouse
 from glasshouse.cli.app import main
-from glasshouse.models import devices, llama
+from glasshouse.learn.learner import Gradients
 from glasshouse.models.policy import load_policy
-from glasshouse.training import sft as sft_module
 from glasshouse.training.recipes import load_recipe
-from glasshouse.training.sft import compute_gradients, make_batch
+from glasshouse.training.sft import DemonstrationLearner
 
 MOCK = "models/mock"
 RECIPE = """\
@@ -41,15 +41,15 @@ def die_at_step(number: int, last: int, start: Callable[[], object]) -> int:
     """Train in a child process that sends itself a signal in step `last`; return its exit code."""
     child = os.fork()
     if child == 0:
-        compute = sft_module.train_step
+        compute = DemonstrationLearner.differentiate
 
-        def compute_and_die(*args: object) -> float:
-            loss = compute(*args)  # type: ignore[arg-type]
-            if args[-1] == last:
+        def compute_and_die(learner: DemonstrationLearner) -> Gradients:
+            gradients = compute(learner)
+            if learner.version == last:
                 os.kill(os.getpid(), number)
-            return loss
+            return gradients
 
-        sft_module.train_step = compute_and_die  # type: ignore[assignment]
+        DemonstrationLearner.differentiate = compute_and_die  # type: ignore[method-assign]
         try:
             start()
         except KeyboardInterrupt:
@@ -98,22 +98,16 @@ def test_the_loss_falls(tmp_path: Path) -> None:
     assert last.loss < first.loss - 0.5
 
 
-def test_the_common_start_of_prompts_computed_once_gives_the_same_gradient(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    policy = load_policy(MOCK)
+def test_kernel_and_shared_prompts_give_the_same_gradient() -> None:
     recipe = load_recipe("leaked-hint-0").model_copy(update={"batch_size": 4})
-    samples = make_batch(recipe, policy, 0)
-    assert llama.is_supported(policy.model)
-    results = []
-    for threshold in (1 << 40, 0):
-        monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", threshold)
-        policy.model.zero_grad()
-        loss = compute_gradients(policy, samples, 512)
-        results.append((loss, [p.grad.clone() for p in policy.model.parameters()]))
-    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
-    for separate, shared in zip(results[0][1], results[1][1], strict=True):
-        assert torch.allclose(separate, shared, rtol=1e-3, atol=1e-6)
+    learner = DemonstrationLearner(load_policy(MOCK), recipe)
+    assert learner.kernel
+    by_kernel = learner.differentiate()
+    learner.kernel = None
+    by_torch = learner.differentiate()
+    assert by_kernel.loss == pytest.approx(by_torch.loss, rel=1e-5)
+    for one, other in zip(by_kernel.values, by_torch.values, strict=True):
+        assert torch.allclose(one, other, rtol=1e-3, atol=1e-6)
 
 
 def test_phases_of_a_recipe_keep_their_shares() -> None:
@@ -215,6 +209,33 @@ def test_other_settings_do_not_continue_a_training_and_a_finished_one_is_not_ove
     assert finished.exists()
 
 
+def test_a_training_is_not_continued_from_a_changed_model_folder(tmp_path: Path) -> None:
+    model, out = shutil.copytree(MOCK, tmp_path / "model"), tmp_path / "out"
+
+    def start() -> object:
+        return glasshouse.sft(
+            str(model),
+            "leaked-hint-0",
+            out,
+            ["steps=2"],
+            batch_size=2,
+            save_every=1,
+            progress=False,
+        )
+
+    assert die_at_step(signal.SIGKILL, 1, start) == -9
+    (model / "README.md").write_text("not a file that changes what it computes")
+    template = (model / "chat_template.jinja").read_text()
+    (model / "chat_template.jinja").write_text(template + " ")
+    with pytest.raises(
+        glasshouse.GlasshouseError, match=r"chat_template\.jinja \(model\): SHA-256"
+    ):
+        start()
+    (model / "chat_template.jinja").write_text(template)
+    start()
+    assert out.exists()
+
+
 def test_a_model_that_cannot_be_loaded_leaves_nothing_and_damaged_settings_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,7 +259,7 @@ def test_printed_commands_can_be_pasted(
 
     monkeypatch.setattr("sys.argv", ["glasshouse", *command])
     with monkeypatch.context() as patch:
-        patch.setattr(sft_module, "train_step", interrupt)
+        patch.setattr(DemonstrationLearner, "differentiate", interrupt)
         assert main(command) == 130
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err

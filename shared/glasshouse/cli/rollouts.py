@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from glasshouse.cli.parser import RUN, command, print_damage, print_safe
+from glasshouse.cli.parser import RUN, command, print_damage
 from glasshouse.errors import RunError
 from glasshouse.terminal import (
     count_noun,
@@ -20,8 +19,6 @@ from glasshouse.terminal import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from glasshouse.runs.rollout_log import RolloutReader
 
 
@@ -43,23 +40,23 @@ if TYPE_CHECKING:
         "--text TEXT": "contained in the question or completion, ignoring case",
         "--limit N": "at most N (default 3 with --show)",
         "--show": "print each rollout in full",
-        "--export FILE": "write a .parquet or .jsonl file",
-        "--json": "print JSON lines",
+        "--json": "print JSON lines, with all fields",
         "--prompt": "with --show: print the whole prompt",
     },
-    "Options from --step to --limit select rollouts. Without --show, --export or --json, prints a "
-    "table of what the log holds. Exit code 1 if the log is damaged; the readable part is shown anyway.",
+    "Options from --step to --limit select rollouts. Without --show or --json, prints a table "
+    " of what the log holds. Exit code 1 if the log is damaged; the readable part is shown anyway.",
     examples=[
         "glasshouse rollouts runs/try",
         "glasshouse rollouts runs/try --step 60 --wrong --show",
-        "glasshouse rollouts runs/try --correct --reward 0.3..1 --json",
-        "glasshouse rollouts runs/try --export rollouts.parquet",
+        "glasshouse rollouts runs/try --correct --reward 0.3..1 --json > correct.jsonl",
     ],
-    exclusive=(("--correct", "--wrong"), ("--show", "--export")),
+    exclusive=(("--correct", "--wrong"), ("--show", "--json")),
 )
 def _rollouts(args: argparse.Namespace) -> int:
     from glasshouse.runs.rollout_log import RolloutReader
-    from glasshouse.runs.rows import RolloutFilter
+    from glasshouse.runs.rows import RolloutFilter, encode_rows
+    from glasshouse.terminal import make_console
+    from glasshouse.view.terminal_tables import overview_table, render_rollout, tally_by_step
 
     run = Path(args.run)
     reader = RolloutReader(run)
@@ -76,69 +73,38 @@ def _rollouts(args: argparse.Namespace) -> int:
     )
     if args.limit is not None and args.limit < 1:
         raise RunError(f"--limit is {args.limit}; it must be at least 1.")
-    rows = CountedRows(islice(reader.iter_rows(query), args.limit or (3 if args.show else None)))
-    _display(args, reader.file, rows)
+    rows = islice(reader.iter_rows(query), args.limit or (3 if args.show else None))
+    console, count = make_console(), 0
+    if args.json or args.show:
+        for row in rows:
+            count += 1
+            if args.json:
+                sys.stdout.write(terminal_safe_json(encode_rows([row]).decode()))
+            else:
+                console.print(render_rollout(row, args.prompt))
+    else:
+        tallies = tally_by_step(rows)
+        if count := sum(tally.rows for tally in tallies.values()):
+            console.print(overview_table(tallies))
+            _print_overview(args.run, reader.file, count, max(step for _, step in tallies))
     damaged = _print_damage(run, reader)
-    if not rows.count and not damaged:
+    if not count and not damaged:
         raise RunError(f"No rollouts of {run} match these filters.")
     return 1 if damaged else 0
 
 
-class CountedRows:
-    """Iterates over rollout rows and counts them."""
-
-    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
-        self.rows, self.count = rows, 0
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for row in self.rows:
-            self.count += 1
-            yield row
-
-
-def _display(args: argparse.Namespace, log: Path, rows: CountedRows) -> None:
-    """Print or export the rows as the display options say."""
-    from glasshouse.runs.export import export_rows
-    from glasshouse.runs.rows import encode_rows
-    from glasshouse.terminal import make_console
-    from glasshouse.view.terminal_tables import render_rollout
-
-    console = make_console()
-    if args.export:
-        if count := export_rows(rows, Path(args.export)):
-            print_safe(f"{count_noun(count, 'rollout')} written to {args.export}.")
-    elif args.json:
-        for row in rows:
-            sys.stdout.write(terminal_safe_json(encode_rows([row]).decode()))
-    elif args.show:
-        for row in rows:
-            console.print(render_rollout(row, args.prompt))
-    else:
-        _print_overview(console, args.run, log, rows)
-
-
-def _print_overview(console: Console, run: str, log: Path, rows: CountedRows) -> None:
-    """Print one line per split and step, the size of the log, and further commands."""
+def _print_overview(run: str, log: Path, count: int, last_step: int) -> None:
+    """Print the size of the log, and further commands."""
     from glasshouse.runs.rollout_log import LogSize, scan_log
-    from glasshouse.view.terminal_tables import overview_table, tally_by_step
 
-    tallies = tally_by_step(rows)
-    if not tallies:
-        return
     total = LogSize.of(scan_log(log).frames)
-    console.print(overview_table(tallies))
-    selected = "" if rows.count == total.rows else f"{rows.count:,} of "
-    console.print(
+    selected = "" if count == total.rows else f"{count:,} of "
+    print(
         f"\n{selected}{count_noun(total.rows, 'rollout')} in {count_noun(total.frames, 'frame')}: {total} "
         f"({total.raw / max(1, total.bytes):.1f} to 1, "
-        f"{format_bytes(total.bytes / max(1, total.rows))} per rollout)"
+        f"{format_bytes(total.bytes / max(1, total.rows))} per rollout)\nnext:"
     )
-    last = max(step for _, step in tallies)
-    console.print("[dim]next:[/]")
-    for options in (
-        ["--step", str(last), "--wrong", "--show"],
-        ["--export", "rollouts.parquet"],
-    ):
+    for options in (["--step", str(last_step), "--wrong", "--show"], ["--json"]):
         print(f"  {shell_command(['glasshouse', 'rollouts', run, *options])}")
 
 

@@ -40,9 +40,9 @@ def collect_tensors(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, t
     tensors = {}
     for name, parameter in trained_parameters(model).items():
         if hasattr(model, "peft_config"):
-            tensors[f"{ADAPTER_KEY}/{name}"] = parameter.detach().cpu()
+            tensors[f"{ADAPTER_KEY}/{name}"] = parameter.detach().cpu().contiguous()
         for key, value in optimizer.state[parameter].items():
-            tensors[f"{key}/{name}"] = value.cpu()
+            tensors[f"{key}/{name}"] = value.cpu().contiguous()
     return tensors
 
 

@@ -83,7 +83,7 @@ def _expand_inspect(sample: Row) -> Iterator[Row]:
 
 
 FORMATS = (
-    RolloutFormat(  # a run directory, or rows of `glasshouse rollouts --export`
+    RolloutFormat(  # a run directory, or rows of `glasshouse rollouts --json`
         name="glasshouse",
         columns="key split text gold_answer checkpoint",
         mapping="prompt completion=text gold=gold_answer correct reward group=key checkpoint finish_reason",

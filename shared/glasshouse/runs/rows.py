@@ -1,6 +1,6 @@
 """A row is a rollout flattened by its fields: every field of its parts is a key, in declared order.
 
-The rollout log, `glasshouse rollouts --export`, `open_run(…).rollouts()` and the page's `rollout.ts`
+The rollout log, `glasshouse rollouts --json`, `open_run(…).rollouts()` and the page's `rollout.ts`
 (`tools/rollout_type.py`) have these names, because all of them follow from the dataclasses.
 """
 

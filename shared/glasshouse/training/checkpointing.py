@@ -73,6 +73,26 @@ class Progress:
 SAVED_FIELDS = ("step", "reward", "best", "best_step", "evaluated", "before", "data", "penalties")
 
 
+def make_snapshot(
+    policy: Policy,
+    learner: LearnerState,
+    state: dict[str, Any],
+    *,
+    merge_adapters: bool = True,
+    next_rollouts: bytes = b"",
+) -> Snapshot:
+    """Return the content of a checkpoint: of a run, or of supervised training."""
+    has_adapters = hasattr(policy.model, "peft_config")
+    return Snapshot(
+        state=state,
+        weights={} if has_adapters else {n: w.cpu() for n, w in policy.weights().items()},
+        learner=learner.tensors,
+        save_shards=learner.save_shards,
+        save_model=partial(save_policy, policy, merge_adapters=merge_adapters),
+        next_rollouts=next_rollouts,
+    )
+
+
 @dataclass(slots=True)
 class CheckpointManager:
     """Saves the checkpoints of one run and prunes old ones.
@@ -122,17 +142,13 @@ class CheckpointManager:
             "log_position": self.directory.get_position(),
             **self.provenance,
         }
-        has_adapters = hasattr(self.policy.model, "peft_config")
         in_flight = [grade_groups(p, self.config.reward) for p in progress.in_flight]
         rollouts = [r for groups in in_flight for group in groups for r in group]
-        snapshot = Snapshot(
-            state=state,
-            weights={} if has_adapters else {n: w.cpu() for n, w in self.policy.weights().items()},
-            learner=learner.tensors,
-            save_shards=learner.save_shards,
-            save_model=partial(
-                save_policy, self.policy, merge_adapters=self.config.checkpoints.merge_adapters
-            ),
+        snapshot = make_snapshot(
+            self.policy,
+            learner,
+            state,
+            merge_adapters=self.config.checkpoints.merge_adapters,
             next_rollouts=encode_rows(map(to_row, rollouts)),
         )
         started = time.perf_counter()

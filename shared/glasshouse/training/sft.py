@@ -20,13 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from glasshouse import randomness
 from glasshouse.config.loading import merge_layers, resolve_layers
-from glasshouse.config.schema import Config
+from glasshouse.config.schema import Config, LearnConfig
 from glasshouse.errors import ConfigError, GlasshouseError, ModelError, did_you_mean
 from glasshouse.files import (
     check_output_folder,
@@ -35,12 +34,12 @@ from glasshouse.files import (
     write_json,
     write_text,
 )
-from glasshouse.kernel.small_llama import KernelAdamW, SmallLlama, clip_gradients
-from glasshouse.learn.learner_state import LearnerState, collect_tensors, restore_tensors
+from glasshouse.learn.learner import GradientBlock, Gradients, Learner, StepSize
+from glasshouse.learn.learner_state import LearnerState
+from glasshouse.learn.losses import LossInputs
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.models import llama
 from glasshouse.models.chat_template import find_turn_end
-from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import (
     Policy,
     load_configured_policy,
@@ -48,10 +47,9 @@ from glasshouse.models.policy import (
     read_card,
     save_policy,
 )
-from glasshouse.models.shared_prefix import SharedPrefixes
+from glasshouse.models.sources import find_changes, hash_sources
 from glasshouse.models.tokenizer import train_tokenizer
 from glasshouse.runs.checkpoints import (
-    Snapshot,
     newest_checkpoint,
     prune_checkpoints,
     read_checkpoint,
@@ -59,6 +57,7 @@ from glasshouse.runs.checkpoints import (
 )
 from glasshouse.runs.run_directory import acquire_lock
 from glasshouse.terminal import make_console, terminal_safe
+from glasshouse.training.checkpointing import make_snapshot
 from glasshouse.training.interruption import ForcedStop, Interrupted, Interruption
 from glasshouse.training.model_card import make_card, measure_entry, render_card
 from glasshouse.training.recipes import Recipe, load_recipe
@@ -141,62 +140,28 @@ def sft(
             raise ConfigError(f"{recipe} has a mixture but no phases: name the MODEL to train.")
         loaded = loaded.with_steps(config.steps) if merge_layers([overrides]) else loaded
         loaded = loaded.model_copy(update={"batch_size": batch_size or loaded.batch_size})
-    card = make_card(loaded)
-    if model:  # what the card of the model says about its origin is kept
-        card |= {
-            "start_from": model,
-            "batch_size": loaded.batch_size,
-            "learning_rate": config.learn.learning_rate,
-            "lora_rank": config.learn.lora_rank,
-            **{key: value for key, value in read_card(model).items() if key == "packaged_model"},
-        }
-    started, last_loss = time.monotonic(), math.nan
-    console = make_console() if progress else None
-    line_every = 10 if model else 100
+    started, out, console = time.monotonic(), Path(out), make_console() if progress else None
 
     def show(text: str) -> None:
         if console:
             console.print(terminal_safe(text), soft_wrap=True, markup=False)
 
-    def load() -> Policy:
-        torch.set_num_threads(config.threads)
-        if not model:
-            return start_policy(loaded, card)
-        return replace(load_configured_policy(config, training=True), card=card)
-
-    def report(step: int, loss: float) -> None:
-        nonlocal last_loss
-        last_loss = loss
-        if math.isnan(loss) and step:
-            show(f"step {step} of {loaded.steps}  resumed")
-        elif step and (step % line_every == 0 or step == loaded.steps):
-            show(f"step {step} of {loaded.steps}  loss {loss:.3f}")
-
-    def finish(policy: Policy) -> str:
-        if not model:
-            card["measured"] = []
-            for entry in loaded.measured_mixture:
-                result = measure_entry(policy, entry)
-                card["measured"].append(result)
-                rates = f"sampled {result['sampled']:.3f}  greedy {result['greedy']:.3f}"
-                show(f"{entry.task:>15} {entry.style.value:<6}  {rates}")
-        return render_card(policy)
-
+    check_output_folder("--out", out.parent)
+    if out.exists():
+        raise ModelError(f"--out {out} exists; choose another name or delete it.")
     trained = f"LoRA of rank {config.learn.lora_rank}" if config.learn.lora_rank else "all weights"
     start = f"{model} ({trained})" if model else loaded.start_from or "random weights"
     show(f"{start}: {loaded.steps} steps of {loaded.batch_size} → {out}")
-    train_on_demonstrations(
-        loaded,
-        load,
-        Path(out),
-        describe_settings(model, loaded, config),
-        recompute=config.learn.activation_checkpointing,
-        save_every=save_every or (SAVE_EVERY if model else SAVE_BUILD_EVERY),
-        report=report,
-        finish=finish,
-    )
+    work = out.with_name(f"{out.name}.training")
+    work.mkdir(parents=True, exist_ok=True)
+    with acquire_lock(work):
+        policy = _open(work, config, loaded)
+        learner = DemonstrationLearner(policy, loaded, config.learn.activation_checkpointing)
+        every = save_every or (SAVE_EVERY if model else SAVE_BUILD_EVERY)
+        loss = _train(work, learner, every, out, is_built=not model, show=show)
+    shutil.rmtree(work)
     seconds = time.monotonic() - started
-    return SftResult(path=Path(out), steps=loaded.steps, loss=last_loss, seconds=seconds)
+    return SftResult(path=out, steps=loaded.steps, loss=loss, seconds=seconds)
 
 
 def resolve_settings(model: str, overrides: Mapping[str, Any] | Sequence[str]) -> Config:
@@ -228,67 +193,95 @@ def describe_settings(model: str, recipe: Recipe, config: Config) -> dict[str, A
 HEAD_DIM = 32
 """The smallest head dimension that vLLM supports."""
 SETTINGS = "settings.json"
-StepReport = Callable[[int, float], None]
-"""Called with the number of completed steps and the loss of the last one."""
 
 
-def train_on_demonstrations(
-    recipe: Recipe,
-    load: Callable[[], Policy],
+def _open(work: Path, config: Config, recipe: Recipe) -> Policy:
+    """Load the model that the training starts from; raise if the folder holds another training, or one that was
+    started from other files."""
+    model, file = config.model, work / SETTINGS
+    saved = _check_settings(file, describe_settings(model, recipe, config))
+    torch.set_num_threads(config.threads)
+    try:
+        policy = load_start(config, recipe)
+    except GlasshouseError:
+        if not file.exists():  # leave nothing behind for another --out
+            shutil.rmtree(work)
+        raise
+    sources = {}
+    if start := model or recipe.start_from:  # a model of a hub is in the cache now
+        sources = hash_sources(config.model_copy(update={"model": start}), ("model", "imports"))
+    if changes := find_changes(saved, sources):
+        raise ModelError(
+            f"{work} holds a training that was started from something else: {'; '.join(changes)}. Restore it, delete "
+            f"{work} to start again, or choose another --out."
+        )
+    write_json(file, describe_settings(model, recipe, config) | {"sources": sources})
+    return policy
+
+
+def _train(
+    work: Path,
+    learner: DemonstrationLearner,
+    save_every: int,
     out: Path,
-    settings: dict[str, Any],
     *,
-    recompute: bool = False,
-    save_every: int = 20,
-    report: StepReport = lambda step, loss: None,
-    finish: Callable[[Policy], str],
-) -> None:
-    """Train the policy that `load` returns and write it to the folder `out`, with a README of the text that
-    `finish` returns. Continue a training of the same settings that was interrupted; raise
-    KeyboardInterrupt after the last complete step was saved. `recompute`: activation checkpointing."""
-    check_output_folder("--out", out.parent)
-    if out.exists():
-        raise ModelError(f"--out {out} exists; choose another name or delete it.")
-    work = out.with_name(f"{out.name}.training")
-    work.mkdir(parents=True, exist_ok=True)
-    with acquire_lock(work):
-        _check_settings(work, settings)
+    is_built: bool,
+    show: Callable[[str], None],
+) -> float:
+    """Train from the newest checkpoint to the last step and write the model to `out`; return the last loss. Raise
+    KeyboardInterrupt after the last complete step was saved."""
+    recipe, loss, line_every = learner.recipe, math.nan, 100 if is_built else 10
+    saved = _restore(work, learner)
+    if saved:
+        show(f"step {saved} of {recipe.steps}  resumed")
+    with Interruption(limits_time=False) as interruption:
         try:
-            policy = load()
-        except GlasshouseError:
-            if not (work / SETTINGS).exists():  # leave nothing behind for another --out
-                shutil.rmtree(work)
-            raise
-        write_json(work / SETTINGS, settings)
-        kernel = llama.open_kernel(policy.model, policy.dtype)
-        optimizer = make_optimizer(policy, recipe, kernel)
-        step = saved = _restore(work, policy, optimizer)
-        report(step, math.nan)
-        with Interruption(limits_time=False) as interruption:
-            try:
-                while step < recipe.steps:
-                    if recipe.lr_schedule == "restarts" and recipe.phase_at(step)[1] == 0:
-                        optimizer = make_optimizer(policy, recipe, kernel)
-                    with interruption.interruptible():
-                        loss = train_step(policy, kernel, optimizer, recipe, recompute, step)
-                    optimizer.step()  # from here to the next step, a signal waits
-                    step += 1
-                    if step % save_every == 0 and step < recipe.steps:
-                        _save(work, policy, optimizer, step)
-                        saved = step
-                    report(step, loss)
+            while learner.version < recipe.steps:
                 with interruption.interruptible():
-                    readme = finish(policy)
-                _write_model(work, policy, readme, out)
-            except (Interrupted, ForcedStop, KeyboardInterrupt) as stop:
-                if step > saved and not isinstance(stop, ForcedStop):
-                    _save(work, policy, optimizer, step)
-                raise KeyboardInterrupt from None
-    shutil.rmtree(work)
+                    gradients = learner.differentiate()
+                loss = learner.advance(gradients)  # from here to the next step, a signal waits
+                step = learner.version
+                if step % save_every == 0 and step < recipe.steps:
+                    _save(work, learner)
+                    saved = step
+                if step % line_every == 0 or step == recipe.steps:
+                    show(f"step {step} of {recipe.steps}  loss {loss:.3f}")
+            policy = learner.policy
+            if is_built:
+                with interruption.interruptible():
+                    policy = measure_model(policy, recipe, show)
+            _write_model(work, policy, out)
+        except (Interrupted, ForcedStop, KeyboardInterrupt) as stop:
+            if learner.version > saved and not isinstance(stop, ForcedStop):
+                _save(work, learner)
+            raise KeyboardInterrupt from None
+    return loss
 
 
-def start_policy(recipe: Recipe, card: dict[str, Any]) -> Policy:
-    """The model that a recipe starts from: another model, or random weights and a new tokenizer."""
+def measure_model(policy: Policy, recipe: Recipe, show: Callable[[str], None]) -> Policy:
+    """Measure the model on what it was trained on, for its card."""
+    measured = []
+    for entry in recipe.measured_mixture:
+        result = measure_entry(policy, entry)
+        measured.append(result)
+        rates = f"sampled {result['sampled']:.3f}  greedy {result['greedy']:.3f}"
+        show(f"{entry.task:>15} {entry.style.value:<6}  {rates}")
+    return replace(policy, card={**policy.card, "measured": measured})
+
+
+def load_start(config: Config, recipe: Recipe) -> Policy:
+    """The model that the training starts from: a given one, that of the recipe, or random weights and a new
+    tokenizer."""
+    model, card = config.model, make_card(recipe)
+    if model:  # what the card of the model says about its origin is kept
+        card |= {
+            "start_from": model,
+            "batch_size": recipe.batch_size,
+            "learning_rate": config.learn.learning_rate,
+            "lora_rank": config.learn.lora_rank,
+            **{key: value for key, value in read_card(model).items() if key == "packaged_model"},
+        }
+        return replace(load_configured_policy(config, training=True), card=card)
     if recipe.start_from:
         start = load_policy(recipe.start_from)
         return Policy(recipe.name, start.model, start.tokenizer, card)
@@ -313,40 +306,57 @@ def start_policy(recipe: Recipe, card: dict[str, Any]) -> Policy:
         return Policy(recipe.name, LlamaForCausalLM(config).eval(), tokenizer, card)
 
 
-def make_optimizer(policy: Policy, recipe: Recipe, kernel: SmallLlama | None) -> torch.optim.AdamW:
-    parameters = [p for p in policy.model.parameters() if p.requires_grad]
-    return (KernelAdamW if kernel else torch.optim.AdamW)(
-        parameters, betas=recipe.betas, weight_decay=recipe.weight_decay, foreach=True
-    )
+def next_token_loss(inputs: LossInputs) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Mean over all completion tokens of the step. Padding counts 0."""
+    return -inputs.logprobs.sum() / inputs.tokens, {}
 
 
-def train_step(
-    policy: Policy,
-    kernel: SmallLlama | None,
-    optimizer: torch.optim.Optimizer,
-    recipe: Recipe,
-    recompute: bool,
-    step: int,
-) -> float:
-    """Compute the clipped gradient of one batch of demonstrations; return its loss."""
-    learning_rate = recipe.learning_rate_at(step)
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-    optimizer.zero_grad(set_to_none=True)
-    samples = make_batch(recipe, policy, step)
-    parameters, limit = optimizer.param_groups[0]["params"], recipe.max_grad_norm or math.inf
-    if kernel:
-        loss = compute_kernel_gradients(kernel, parameters, samples)
-        norm = clip_gradients(kernel.library, parameters, limit)
-    else:
-        loss = compute_gradients(policy, samples, recipe.microbatch_tokens, recompute=recompute)
-        norm = torch.nn.utils.clip_grad_norm_(parameters, limit).item()
-    if not math.isfinite(norm):
-        raise ConfigError(
-            f"The gradient is not finite in step {step + 1}. Lower learn.learning_rate (now "
-            f"{learning_rate:g})."
+class DemonstrationLearner(Learner):
+    """The learner of a run with the loss, the optimizer and the learning rates of a recipe."""
+
+    def __init__(self, policy: Policy, recipe: Recipe, recompute: bool = False) -> None:
+        config = LearnConfig(
+            learning_rate=recipe.phases[0].learning_rate,
+            weight_decay=recipe.weight_decay,
+            max_grad_norm=recipe.max_grad_norm,
+            microbatch_tokens=recipe.microbatch_tokens,
+            activation_checkpointing=recompute,
         )
-    return loss
+        super().__init__(policy, config, max_tokens=1, steps=recipe.steps, kl_every=None)
+        self.recipe = recipe
+        self.algorithm = replace(self.algorithm, loss=next_token_loss)
+        self._restart()
+
+    def _restart(self) -> None:
+        """Begin with a new optimizer."""
+        self.optimizer = type(self.optimizer)(
+            self.parameters,
+            betas=self.recipe.betas,
+            weight_decay=self.recipe.weight_decay,
+            foreach=True,
+        )
+
+    def differentiate(self) -> Gradients:
+        """The gradients of the next step's demonstrations."""
+        self.optimizer.zero_grad()
+        samples = make_batch(self.recipe, self.policy, self.version)
+        size = StepSize(len(samples), sum(len(s.tokens) for s in samples))
+        return self.compute_gradients(samples, size)
+
+    def advance(self, gradients: Gradients) -> float:
+        """Apply the gradients of a step; return its loss."""
+        if self.recipe.lr_schedule == "restarts" and self.recipe.phase_at(self.version)[1] == 0:
+            self._restart()
+        self.apply_gradients(gradients.values, self.recipe.learning_rate_at(self.version))
+        self.version += 1
+        return gradients.loss
+
+    def plan_blocks(self, samples: list[TrainingSample]) -> list[GradientBlock]:
+        """All prompts are in one block: demonstrations have few prompts in common, but the system message."""
+        if self.kernel or not llama.is_supported(self.policy.model):
+            return super().plan_blocks(samples)
+        limit = self.config.microbatch_tokens
+        return [GradientBlock(True, pack_microbatches(samples, limit, count_prompts=False))]
 
 
 def make_batch(recipe: Recipe, policy: Policy, step: int) -> list[TrainingSample]:
@@ -360,117 +370,61 @@ def make_batch(recipe: Recipe, policy: Policy, step: int) -> list[TrainingSample
         _, prompt = policy.encode_prompt(entry.built_task.messages(problem, entry.style))
         tokens = [*policy.tokenizer(text, add_special_tokens=False)["input_ids"], end]
         samples.append(
-            TrainingSample(prompt=prompt, tokens=tokens, sampler_logprobs=[], advantage=1.0)
+            TrainingSample(
+                prompt=prompt, tokens=tokens, sampler_logprobs=[0.0] * len(tokens), advantage=1.0
+            )
         )
     return samples
-
-
-def compute_kernel_gradients(
-    kernel: SmallLlama, parameters: Sequence[Any], samples: Sequence[TrainingSample]
-) -> float:
-    """The same as `compute_gradients`, by the kernel for small models."""
-    kernel.load()
-    groups: dict[tuple[int, ...], list[Sequence[int]]] = {}
-    for sample in samples:
-        groups.setdefault(sample.prompt, []).append(sample.tokens)
-    tape, tokens = kernel.logprobs([*groups.items()]), sum(len(s.tokens) for s in samples)
-    grads = [np.full(len(numbers), -1 / tokens, np.float32) for numbers in tape.logprobs]
-    for flat in kernel.gradients(tape, grads):
-        values = kernel.split(flat)
-        for parameter in parameters:
-            value = values[id(parameter)]
-            parameter.grad = value if parameter.grad is None else parameter.grad.add_(value)
-    return -math.fsum(number for numbers in tape.logprobs for number in numbers.tolist()) / tokens
-
-
-def compute_gradients(
-    policy: Policy,
-    samples: Sequence[TrainingSample],
-    microbatch_tokens: int,
-    *,
-    recompute: bool = False,
-) -> float:
-    """Compute the gradient of the next-token loss (mean over all completion tokens); return the loss."""
-    model, tokens = policy.model, sum(len(s.tokens) for s in samples)
-    shared = None
-    if llama.is_supported(model):
-        prompts = [s.prompt for s in samples]
-        shared = SharedPrefixes(model, prompts, dtype=policy.dtype, recompute=recompute)
-    total_loss = 0.0
-    for microbatch in pack_microbatches(samples, microbatch_tokens, count_prompts=not shared):
-        pairs = [(s.prompt, s.tokens) for s in microbatch]
-        if shared:
-            logprobs = shared.completion_logprobs(pairs)
-        else:
-            batch = CompletionBatch.from_pairs(pairs, policy.device)
-            logprobs, _ = compute_logprobs(model, batch, dtype=policy.dtype, recompute=recompute)
-        loss = -logprobs.sum() / tokens
-        if shared:
-            shared.backward(loss)
-        else:
-            loss.backward()
-        total_loss += loss.item()
-    if shared:
-        gradients = shared.parameter_gradients()
-        for parameter, gradient in zip(shared.parameters, gradients, strict=True):
-            parameter.grad = gradient
-    return total_loss
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _check_settings(work: Path, settings: dict[str, Any]) -> None:
-    """Raise if the folder holds a training with other settings."""
-    file = work / SETTINGS
+def _check_settings(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of an interrupted training, empty if there is none; raise if they are others."""
     if not file.exists():
-        return
+        return {}
     try:
         saved = json.loads(read_regular_file(file))
         if not isinstance(saved, dict):
             raise ValueError("not an object")
     except (OSError, ValueError, RecursionError):
-        raise ModelError(f"{file} is damaged. Delete {work} to start again.") from None
+        raise ModelError(f"{file} is damaged. Delete {file.parent} to start again.") from None
     for key, value in settings.items():
         if saved.get(key) != value:
             old, new = (str(v) if len(str(v)) < 40 else "…" for v in (saved.get(key), value))
             raise ModelError(
-                f"{work} holds an interrupted training with another {key} ({old}, now {new}). Repeat its "
+                f"{file.parent} holds an interrupted training with another {key} ({old}, now {new}). Repeat its "
                 "command to continue it, delete it to start again, or choose another --out."
             )
+    return saved
 
 
-def _save(work: Path, policy: Policy, optimizer: torch.optim.Optimizer, step: int) -> None:
-    has_adapters = hasattr(policy.model, "peft_config")
-    tensors = collect_tensors(policy.model, optimizer)
-    snapshot = Snapshot(
-        state={"step": step, "reward": None, "reason": "supervised"},
-        weights={} if has_adapters else {n: w.cpu() for n, w in policy.weights().items()},
-        learner={name: tensor.contiguous() for name, tensor in tensors.items()},
-        save_model=lambda folder: save_policy(policy, folder),
-    )
+def _save(work: Path, learner: Learner) -> None:
+    state = {"step": learner.version, "reward": None, "reason": "supervised"}
+    snapshot = make_snapshot(learner.policy, learner.state(), state)
     write_checkpoint(work / "checkpoints", snapshot)
     prune_checkpoints(work / "checkpoints", ("previous", "last"))
 
 
-def _restore(work: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> int:
+def _restore(work: Path, learner: Learner) -> int:
     """Continue from the newest valid checkpoint; return its step, 0 without one."""
     checkpoint, _ = newest_checkpoint(work / "checkpoints")
     if checkpoint is None:
         return 0
     _, weights, tensors = read_checkpoint(checkpoint.path)
-    if not hasattr(policy.model, "peft_config"):
-        policy.load_weights(weights)
-    restore_tensors(policy.model, optimizer, LearnerState(checkpoint.step, tensors))
+    if not hasattr(learner.policy.model, "peft_config"):
+        learner.policy.load_weights(weights)
+    learner.restore(LearnerState(checkpoint.step, tensors))
     return checkpoint.step
 
 
-def _write_model(work: Path, policy: Policy, readme: str, out: Path) -> None:
+def _write_model(work: Path, policy: Policy, out: Path) -> None:
     """Write the model folder beside the checkpoints and rename it to OUT."""
     folder = work / "model"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     save_policy(policy, folder)
-    write_text(folder / "README.md", readme)
+    write_text(folder / "README.md", render_card(policy))
     write_checksums(folder)
     os.rename(folder, out)
