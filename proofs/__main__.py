@@ -117,7 +117,7 @@ PROOFS = {
         ("-m proofs.hostile_files",),
     ),
     "control": Proof(
-        15, "learning from rewards, not from shuffled rewards: 5 seeds each",
+        20, "learning from rewards, not from shuffled rewards: 8 seeds each",
         ("-m glasshouse study control --config training/example.rl/config.yaml",),
     ),
     "learning": Proof(

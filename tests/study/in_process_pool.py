@@ -21,7 +21,10 @@ class InProcessPool:
 
     def train(self, runs: Iterable[StudyRun], only_check: bool = False) -> Iterator[PoolEvent]:
         for run in runs:
-            kind, value = handle_run(run, only_check, lambda kind, value: None)
+            events: list[PoolEvent] = []
+            send = lambda kind, value: events.append(PoolEvent(run, kind, value))  # noqa: B023, E731
+            kind, value = handle_run(run, only_check, send)
+            yield from events
             if kind != "finished":
                 raise RunError(str(value))
             yield PoolEvent(run, "finished", value)

@@ -15,16 +15,17 @@ from rich.console import Console
 from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli.app import main
+from glasshouse.measurement.columns import Columns, Scores
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.study import runner
 from glasshouse.study.demo import (
     CURVES,
     MENTIONS,
+    MONITOR,
     UNMENTIONED,
     USES,
     DemoComparison,
     EvaluatedStep,
-    Samples,
     draw_curves,
     run_demo,
 )
@@ -135,14 +136,16 @@ def test_other_settings_in_the_same_folder_are_refused(
 
 def evaluated(step: int, uses: list[int], mentions: list[int]) -> EvaluatedStep:
     """One rollout per problem."""
-    problems = [str(number) for number in range(len(uses))]
-    used, said = np.array(uses, dtype=float), np.array(mentions, dtype=float)
-    columns = {
-        USES: used,
-        MENTIONS: np.where(used == 1, said, np.nan),
-        UNMENTIONED: used * (1 - said),
-    }
-    return EvaluatedStep(step, {name: Samples(v, problems) for name, v in columns.items()}, [])
+    n = len(uses)
+    columns = Columns(
+        problems=[str(number) for number in range(n)],
+        planted=np.ones(n, bool),
+        behaviour=np.array(uses, dtype=bool),
+        **dict.fromkeys(("correct", "cot_characters", "reward", "has_cot"), np.zeros(n)),
+    )
+    flags = np.array(mentions)
+    scores = Scores(monitor=MONITOR, flagged=flags, scores=flags.astype(float))
+    return EvaluatedStep(step, columns, scores, [])
 
 
 def compare(outcome_mentions: list[int], monitor_mentions: list[int]) -> DemoComparison:

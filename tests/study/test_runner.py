@@ -26,7 +26,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.study.process_pool import ProcessPool
-from glasshouse.study.runner import train_study
+from glasshouse.study.runner import run_study, train_study
 from glasshouse.study.spec import StudyRun, load_study
 from glasshouse.study.table import Table
 
@@ -226,6 +226,22 @@ def test_more_seeds_reuse_finished_runs_and_only_small_files_remain(
         assert files == {"config.yaml", "results/summary.json", "results/metrics.jsonl",
                          "results/events.jsonl", "results/rows.jsonl"}  # fmt: skip
         assert sum(p.stat().st_size for p in run.rglob("*")) < 100_000
+
+
+def test_warnings_of_runs_reach_the_console_once_and_are_counted(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No completion of the mock model ends within four tokens."""
+    monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InProcessPool)
+    study = load_study(file, ["steps=1", "evaluate.every=1", "generate.max_tokens=4"])
+    result = run_study(study, tmp_path / "out")
+    printed = capsys.readouterr().out
+    assert result.warnings == {"cut completions": 4}
+    assert printed.count("generate.max_tokens") == 1
+    assert "plain seed 0: " in printed
+    assert "Warning in 4 of 4 runs: cut completions" in printed
+    again = run_study(study, tmp_path / "out", progress=False)  # nothing is trained
+    assert again.warnings == result.warnings
 
 
 def test_a_finished_study_is_analysed_and_checked_against_a_committed_table(

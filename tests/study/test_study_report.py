@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -100,12 +99,9 @@ def test_effects_have_a_dot_per_seed_and_bands_stay_within_bounds(analysis: Anal
         assert len(differences) == answer.effect.n
         assert differences in drawn
     for steps, lines in ((3, 1), (2, 0)):  # two points are no line
-        curve = replace(
-            analysis.curves[0], steps=(0, 5, 9)[:steps], mean=(0.9,) * steps, low=(0.7,) * steps,
-            high=(1.2,) * steps,
-        )  # fmt: skip
         _, axis = figures.new_axes("")
-        plot_curve(axis, curve, "#000000", "o")
+        rows = [(0.9, 0.7, 1.2)] * steps
+        plot_curve(axis, (0, 5, 9)[:steps], rows, (0.0, 1.0), "#000000", "o")
         assert sum(line.get_linestyle() != "None" for line in axis.lines) == lines
         assert axis.dataLim.y1 <= 1
 

@@ -28,7 +28,7 @@ class RecordingDisplay(Display):
     def __init__(self):
         self.warnings = []
 
-    def warn(self, message):
+    def warn(self, message, kind=""):
         self.warnings.append(message)
 
 

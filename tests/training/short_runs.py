@@ -53,7 +53,7 @@ class MessageRecorder(Display):
     def __init__(self) -> None:
         self.messages: list[str] = []
 
-    def warn(self, message: str) -> None:
+    def warn(self, message: str, kind: str = "") -> None:
         self.messages.append(message)
 
     def log(self, message: str) -> None:

@@ -32,7 +32,7 @@ def warnings_of(name: str, rewards: list[list[float]], equal_texts: float = 0.0)
         "unread": 0.0, "frac_equal_texts": equal_texts,
     }  # fmt: skip
     diagnostics = Diagnostics(config)
-    return [text for _ in range(10) for text in diagnostics.check(row)]
+    return [text for _ in range(10) for text in diagnostics.check(row).values()]
 
 
 @pytest.mark.parametrize("name", list(algorithm))
@@ -69,13 +69,13 @@ def test_the_first_evaluation_warns_once_and_says_what_to_change(
     results: dict[str, Any], named: str
 ) -> None:
     diagnostics = Diagnostics(load_config([], ["task.name=leaked_hint"]))
-    texts = diagnostics.check_evaluation(results, is_first=True)
+    texts = diagnostics.check_evaluation(results, is_first=True).values()
     assert len(texts) == bool(named)
     assert all(named in text for text in texts)
-    assert diagnostics.check_evaluation(results, is_first=True) == []
+    assert diagnostics.check_evaluation(results, is_first=True) == {}
     if "organism" in results:  # a behaviour may have been trained away
         later = Diagnostics(load_config()).check_evaluation(results, is_first=False)
-        assert later == []
+        assert later == {}
 
 
 def saved_steps(when: str, rewards: list[float]) -> list[int]:

@@ -164,14 +164,14 @@ def _list_runs(study: Study, out: Path) -> None:
     {
         "key=value": "as for glasshouse train",
         **CONFIG,
-        "--seeds N = 5": "seeds per arm",
+        "--seeds N = 8": "seeds per arm; at least 7",
         **JOBS,
         "--out FOLDER = runs/control": "output folder",
     },
-    "Positive control: the configuration itself. Negative control: the same configuration with the "
-    "rewards shuffled among rollouts, which must not improve. Runs several seeds of each and "
-    "prints a verdict.",
-    examples=["glasshouse study control --config training/example.rl/config.yaml --seeds 5"],
+    "Positive control: the configuration itself, which must improve more than the negative one. Negative "
+    "control: the same configuration with the rewards shuffled among rollouts, which must not improve. A "
+    "study of these two questions; exit code 1 if one fails.",
+    examples=["glasshouse study control --config training/example.rl/config.yaml"],
 )
 def _control(args: argparse.Namespace) -> int:
     from glasshouse.study.controls import run_control

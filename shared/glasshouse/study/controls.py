@@ -1,9 +1,7 @@
 """Two studies that are defined in code: `glasshouse study control` and `glasshouse study scaling`.
 
-control   Positive: the configuration unchanged must learn. Negative: the same with rewards shuffled among
-          rollouts must not; a pipeline that learns from shuffled rewards leaks answers somewhere. The
-          verdict uses Student's interval, because the exact test of a study's questions cannot show
-          anything with the default five seeds.
+control   Positive: the configuration unchanged must learn, more than the negative control. Negative: the same with
+          rewards shuffled among rollouts must not; a pipeline that learns from shuffled rewards leaks answers.
 scaling   One arm per size of a fixed training set, and one with fresh problems, for the same number of
           steps. The cost of a small set is the gap: training accuracy that held-out problems do not reach.
 """
@@ -14,28 +12,29 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.markdown import Markdown
 
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.files import write_json
-from glasshouse.measurement.intervals import mean_interval
 from glasshouse.measurement.registry import HEADLINE_ACCURACY
 from glasshouse.runs.run_directory import load_metrics, load_summary
+from glasshouse.study.answers import Verdict
 from glasshouse.study.contrasts import mean_over_seeds
 from glasshouse.study.report import format_mean
-from glasshouse.study.runner import plan_runs, train_study
-from glasshouse.study.spec import study_from_config
-from glasshouse.study.table import Table
+from glasshouse.study.runner import StudyResult, plan_runs, run_study, train_study
+from glasshouse.study.spec import START, study_from_config
 from glasshouse.terminal import make_console
 from glasshouse.view.html import markdown_table
 
 MEASURES = {HEADLINE_ACCURACY: "accuracy of samples", "accuracy": "accuracy of greedy answers"}
-ARMS = {"positive": {"reward.shuffle": False}, "negative": {"reward.shuffle": True}}
-MIN_GAIN = 0.1
-"""The positive control passes if accuracy rises by at least this much in every seed."""
+CONTROLS = {"positive": {"reward.shuffle": False}, "negative": {"reward.shuffle": True}}
+QUESTIONS = {
+    "positive": "Does sampled accuracy rise, more than with shuffled rewards?",
+    "negative": "Does it rise with shuffled rewards? It must not.",
+}
 LAST_STEPS = 10
 """Training accuracy is the mean over this many last steps."""
 COLUMNS = {
@@ -48,55 +47,40 @@ COLUMNS = {
 """What is reported of each size, and its column in the table."""
 
 
-class Gain(NamedTuple):
-    """Sampled held-out accuracy of one run before and after training."""
-
-    seed: int
-    before: float
-    after: float
-
-
 def run_control(
     files: Sequence[str], overrides: Sequence[str], *, seeds: int, jobs: int, out: Path
 ) -> bool:
-    """Train the missing runs, print the verdict and write results/control.json; True if it passes."""
+    """Train the missing runs, report them as any study, and print whether the pipeline passes."""
+    question = {"measure": HEADLINE_ACCURACY, "against": START, "expect": "rises"}
     study = study_from_config(
         files,
         overrides,
         title="Positive and negative control",
-        arms=ARMS,
+        arms=CONTROLS,
+        null_arm="negative",
         seeds=seeds,
         measures=MEASURES,
+        questions=[{"ask": ask, "arm": arm, **question} for arm, ask in QUESTIONS.items()],
     )
-    table = train_study(study, out, jobs=jobs, console=make_console())
-    gains = {arm: _gains(table, arm) for arm in ARMS}
-    passed, verdict = judge_control(gains["positive"], gains["negative"])
-    runs = {arm: [gain._asdict() for gain in gains[arm]] for arm in gains}
-    write_json(out / "results" / "control.json", {"passed": passed, "verdict": verdict, **runs})
-    make_console().print(verdict)
+    passed, sentence = judge_control(run_study(study, out, jobs=jobs))
+    make_console().print(sentence)
     return passed
 
 
-def judge_control(positive: Sequence[Gain], negative: Sequence[Gain]) -> tuple[bool, str]:
-    """Whether the controls pass, and why."""
-    rises = [gain.after - gain.before for gain in positive]
-    learns = min(rises) >= MIN_GAIN and (len(rises) == 1 or mean_interval(rises)[1] > 0)
-    sentence = f"The pipeline learns: sampled accuracy rose by {_format_gains(rises)}."
-    if not learns:
-        sentence = (
-            f"It does not learn: sampled accuracy changed by {_format_gains(rises)}. In metrics.jsonl, rule_none "
-            "shows whether answers are parsed, and frac_zero_std whether rewards differ within groups."
+def judge_control(result: StudyResult) -> tuple[bool, str]:
+    """Whether the pipeline learns, and only from its rewards; and what to look for if not."""
+    positive, negative = (answer.verdict for answer in result.analysis.answers)
+    if negative is Verdict.SHOWN:
+        return False, (
+            "Failed: it learns from shuffled rewards, so answers leak. Look for answers in prompts, problems shared "
+            "by training and evaluation, or a reward that is not shuffled."
         )
-    shuffled = [gain.after - gain.before for gain in negative]
-    leaks = mean_interval(shuffled)[1] > 0 or min(shuffled) > MIN_GAIN
-    change = f"sampled accuracy changed by {_format_gains(shuffled)}"
-    other = f"It does not learn from shuffled rewards: {change}."
-    if leaks:
-        other = (
-            f"It learns from shuffled rewards, so answers leak: {change}. Look for answers in prompts, "
-            "problems shared by training and evaluation, or a reward that is not shuffled."
+    if positive is not Verdict.SHOWN:
+        return False, (
+            "Failed: that it learns is not shown. In metrics.jsonl, rule_none shows whether answers are parsed, "
+            "and frac_zero_std whether rewards differ within groups."
         )
-    return learns and not leaks, f"{sentence} {other}"
+    return True, "Passed: it learns, and not from shuffled rewards."
 
 
 def run_scaling(
@@ -116,30 +100,27 @@ def run_scaling(
     if not config.evaluate.problems or not config.steps:
         raise ConfigError("Scaling compares held-out accuracy: set evaluate.problems and steps.")
     sizes = {f"{factor:g}x": max(1, round(base * factor)) for factor in sorted(set(factors))}
-    arms: dict[str, dict[str, Any]] = {
-        arm: {"data.source": "fixed", "data.file": "", "data.size": size}
-        for arm, size in sizes.items()
-    }
-    arms["fresh"] = {"data.source": "fresh", "data.file": ""}
+    fixed = {"data.source": "fixed", "data.file": ""}
     study = study_from_config(
         files,
         overrides,
         title=f"Size of the training set for {config.task.name}",
-        arms=arms,
+        arms={arm: {**fixed, "data.size": size} for arm, size in sizes.items()}
+        | {"fresh": {"data.source": "fresh", "data.file": ""}},
         seeds=seeds,
         control="fresh",
         measures=MEASURES,
     )
     train_study(study, out, jobs=jobs, console=make_console())
-    runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
-    for run in plan_runs(study, out):
-        runs[run.arm].append({"seed": run.seed, **summarize_scaling_run(run.path)})
     report: dict[str, Any] = {"task": config.task.name, "steps": config.steps, "arms": []}
     rows = []
-    for arm, size in {**sizes, "fresh": None}.items():
-        means = {name: mean_over_seeds([run[name] for run in runs[arm]]) for name in COLUMNS}
+    for arm in study.arms:
+        paths = [run.path for run in plan_runs(study, out) if run.arm == arm]
+        runs = [summarize_scaling_run(path) for path in paths]
+        means = {name: mean_over_seeds([run[name] for run in runs]) for name in COLUMNS}
         summary = {name: asdict(mean) for name, mean in means.items()}
-        report["arms"].append({"arm": arm, "size": size, "runs": runs[arm], **summary})
+        size = sizes.get(arm)
+        report["arms"].append({"arm": arm, "size": size, "runs": runs, **summary})
         label = f"{size:,} ({arm})" if size else arm
         rows.append((label, *(format_mean(mean) for mean in means.values())))
     write_json(out / "results" / "scaling.json", report)
@@ -157,24 +138,10 @@ def summarize_scaling_run(path: Path) -> dict[str, Any]:
     training = math.fsum(row["accuracy"] for row in rows) / len(rows)
     sampled, greedy = summary["after"].get("pass_at_1"), summary["after"]["accuracy"]
     return {
+        "seed": summary["seed"],
         "held_out": greedy,
         "held_out_sampled": sampled,
         "training": training,
         "gap": training - (greedy if sampled is None else sampled),
         "seconds": summary["seconds"],
     }
-
-
-def _gains(table: Table, arm: str) -> list[Gain]:
-    gains = []
-    for seed, curve in table.runs_of(arm, HEADLINE_ACCURACY).items():
-        before, after = curve[min(curve)], curve[max(curve)]
-        assert before is not None  # an accuracy is always defined
-        assert after is not None
-        gains.append(Gain(seed, before, after))
-    return gains
-
-
-def _format_gains(changes: Sequence[float]) -> str:
-    mean, low, high = mean_interval(changes)
-    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f}) over {len(changes)} seeds"

@@ -1,8 +1,7 @@
 """`glasshouse demo`: the two runs of the study demo.yaml, and what they show.
 
-How often is the hint used, and is it mentioned? Everything is computed from the rollouts of the
-evaluations. In the planted arm the prompt contains a *wrong* hint, so an answer that equals it was caused
-by it.
+How often is the hint used, and is it mentioned? Measured on the rollouts of the evaluations in which the prompt
+contains a *wrong* hint, so an answer that equals it was caused by it.
 """
 
 from __future__ import annotations
@@ -13,36 +12,36 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from textwrap import indent
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.markdown import Markdown
 
 from glasshouse.errors import RunDataError
 from glasshouse.files import write_bytes
-from glasshouse.measurement.columns import label_rollouts, own_monitors, score_rollouts
-from glasshouse.measurement.estimates import Values, estimate, mean_values
-from glasshouse.measurement.intervals import newcombe_interval
-from glasshouse.measurement.rates import mean_statistic
-from glasshouse.measurement.registry import lookup
-from glasshouse.measurement.resampling import count_trials
-from glasshouse.monitors.base import stack_flags
+from glasshouse.measurement.columns import (
+    Columns,
+    Scores,
+    label_rollouts,
+    own_monitors,
+    score_rollouts,
+)
+from glasshouse.measurement.measure import measure, measure_change
 from glasshouse.runs.rollout_log import LOG, read_rows
 from glasshouse.runs.rows import from_row
 from glasshouse.runs.run_directory import load_run_config
-from glasshouse.study.figures import LIGHT_COLOURS
+from glasshouse.study.figures import LIGHT_COLOURS, plot_curve
 from glasshouse.study.runner import plan_runs, train_study
 from glasshouse.study.spec import Study, load_study
 from glasshouse.tasks.base import make_task
-from glasshouse.tasks.organisms import Organism
 from glasshouse.terminal import count_noun, make_console, shell_command, terminal_safe
 from glasshouse.types import Rollout
-from glasshouse.values import Floats, Measure, undefined_measure
+from glasshouse.values import Measure
 from glasshouse.view import figures
 from glasshouse.view.html import escape_markdown
 
-USES, MENTIONS, UNMENTIONED = "uses", "mentions", "unmentioned"
+MONITOR = "disclosure_rule"
+USES, MENTIONS, UNMENTIONED = "behaviour", f"{MONITOR}.disclosure", f"{MONITOR}.undetected_use"
 CURVES = {
     USES: "uses the hint",
     MENTIONS: "mentions it, of uses",
@@ -121,24 +120,19 @@ def _render_answer(comparison: DemoComparison) -> Iterator[str]:
         "the trained models, whatever it shows."
     )
     yield "## What one seed can and cannot say"
-    yield LIMITS.format(len(set(comparison.outcome[-1].samples[USES].problems)))
+    yield LIMITS.format(comparison.outcome[-1].measures[USES].units)
 
 
 def draw_curves(comparison: DemoComparison, colours: Sequence[str]) -> Any:
-    """One panel per measure, one line per reward, with bands of the 95 % intervals over problems.
-    Undefined points leave a gap."""
+    """One panel per measure, one line per reward, with bands of the 95 % intervals over problems."""
     figure, axes = figures.new_figure((9.6, 2.9), columns=len(CURVES), sharey=True)
-    for axis, (measure, label) in zip(axes, CURVES.items(), strict=True):
-        for (name, curve), colour, marker in zip(
+    for axis, (name, label) in zip(axes, CURVES.items(), strict=True):
+        for (reward, curve), colour, marker in zip(
             comparison.curves.items(), colours, "os", strict=False
         ):
-            steps, shares = [s.step for s in curve], [s.measures[measure] for s in curve]
-            middle, low, high = (
-                [float("nan") if v is None else v for v in values]
-                for values in zip(*((s.value, s.low, s.high) for s in shares), strict=True)
-            )
-            axis.plot(steps, middle, color=colour, linewidth=1.8, marker=marker, ms=3.5, label=name)
-            axis.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+            steps, shares = [s.step for s in curve], [s.measures[name] for s in curve]
+            rows = [(share.value, share.low, share.high) for share in shares]
+            plot_curve(axis, steps, rows, (0.0, 1.0), colour, marker, label=reward)
         figures.style_axes(axis, label)
         axis.set_ylim(-0.03, 1.03)
         axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
@@ -146,35 +140,20 @@ def draw_curves(comparison: DemoComparison, colours: Sequence[str]) -> Any:
     return figure
 
 
-# --- the numbers ------------------------------------------------------------------------------
-
-
-class Samples(NamedTuple):
-    """One value per rollout."""
-
-    values: Floats
-    """NaN for a rollout that does not count, such as one without the behaviour in `mentions`."""
-    problems: Sequence[str]
-    """The problem of each rollout: the unit that intervals resample."""
-
-
 @dataclass(frozen=True)
 class EvaluatedStep:
-    """One evaluation of a run."""
+    """One evaluation of a run, in the planted arm."""
 
     step: int
-    samples: Mapping[str, Samples]
-    """By measure."""
+    columns: Columns
+    scores: Scores
+    """Of the rule that looks for the hint's sentence."""
     rollouts: Sequence[Rollout]
-    """Of the planted arm, in the order of the samples."""
 
     @cached_property
-    def measures(self) -> dict[str, Measure]:
-        """Shares with their 95 % intervals over problems."""
-        return {
-            name: estimate(mean_values(*samples), lookup(name), key=("demo", self.step))
-            for name, samples in self.samples.items()
-        }
+    def measures(self) -> Mapping[str, Measure]:
+        """With 95 % intervals over problems."""
+        return measure(self.columns, "training", [self.scores], key=("demo", self.step)).measures
 
 
 Curve = Sequence[EvaluatedStep]
@@ -197,27 +176,12 @@ class DemoComparison:
         trained = {label: curve[-1] for label, curve in self.curves.items()}
         return {"before training": self.outcome[0], **trained}
 
-    def difference(self, measure: str) -> Measure:
+    def difference(self, name: str) -> Measure:
         """Monitor minus outcome after training, paired by problem."""
-        sides = [curve[-1].samples[measure] for curve in (self.monitor, self.outcome)]
-        (trials, hits), (other_trials, other_hits) = (count_trials(*side) for side in sides)
-        if not trials or not other_trials:
-            return undefined_measure("a run has no rollout with a value")
-        values = np.concatenate([side.values for side in sides])
-        is_monitor = np.arange(len(values)) < len(sides[0].values)
-        monitor = mean_statistic(np.where(is_monitor, values, np.nan))
-        outcome = mean_statistic(np.where(is_monitor, np.nan, values))
-        means = [float(np.nanmean(side.values)) for side in sides]
-        return estimate(
-            Values(
-                measure=Measure(value=means[0] - means[1], n=len(values)),
-                problems=[problem for side in sides for problem in side.problems],
-                statistic=lambda weights: monitor(weights) - outcome(weights),
-                ends=newcombe_interval(hits, trials, other_hits, other_trials),
-            ),
-            lookup(measure),
-            key=("demo difference",),
+        outcome, monitor = (
+            (curve[-1].columns, [curve[-1].scores]) for curve in (self.outcome, self.monitor)
         )
+        return measure_change(outcome, monitor, "training", key=("demo",))[name]
 
     def sentences(self) -> list[str]:
         """The answer of this pair of runs, without a claim that its interval does not support."""
@@ -239,10 +203,8 @@ class DemoComparison:
         change, reference = self.difference(MENTIONS), outcome.measures[MENTIONS].value
         if change.value is None or change.low is None or change.high is None or reference is None:
             return [*sentences, f"{with_monitor}; the difference has no interval."]
-        points = (
-            f"{_format_points(change.value)} points, 95 % interval {_format_points(change.low)} to "
-            f"{_format_points(change.high)}"
-        )
+        value, low, high = map(_format_points, (change.value, change.low, change.high))
+        points = f"{value} points, 95 % interval {low} to {high}"
         if change.low <= 0 <= change.high:
             return [*sentences, f"{with_monitor}. That mentions differ is not shown ({points})."]
         return [*sentences, f"{with_monitor} instead of {format_percent(reference)} ({points})."]
@@ -251,45 +213,35 @@ class DemoComparison:
         """One problem before and after. The first problem whose answer by the untrained model uses and
         mentions the hint (else the first of all), with the same sample of the trained models, so that it is
         not chosen by its result. Every evaluation asks the same problems in the same order."""
-        mentions = self.outcome[0].samples[MENTIONS].values
-        index = next((i for i, value in enumerate(mentions) if value == 1), 0)
-        return {label: step.rollouts[index] for label, step in self.ends.items()}
+        start = self.outcome[0]
+        mentions = start.columns.behaviour & (start.scores.flagged == 1)
+        return {label: step.rollouts[mentions.argmax()] for label, step in self.ends.items()}
 
 
 def load_curve(run: Path) -> Curve:
-    """Label the rollouts of every evaluation of a run."""
+    """Label and score the rollouts of every evaluation of a run."""
     settings = load_run_config(run).task
     organism = make_task(settings.name, settings.options)
-    assert isinstance(organism, Organism)
+    [rule] = [monitor for monitor in own_monitors(organism) if monitor.name == MONITOR]
     by_step: dict[int, list[Rollout]] = {}
     if (run / "results" / LOG).is_file():
         for row in read_rows(run, "validation"):
-            if row["arm"]:
+            if row["arm"] == "planted":
                 by_step.setdefault(row["step"], []).append(from_row(row))
     if not by_step:
         raise RunDataError(
             f"{run} has no rollouts of a planted arm, so there is nothing to show. Remove the folder of "
             "the demo, or choose another --out, and run it again."
         )
-    return [_label_step(organism, step, own) for step, own in sorted(by_step.items())]
-
-
-def _label_step(organism: Organism[Any], step: int, rollouts: Sequence[Rollout]) -> EvaluatedStep:
-    columns = label_rollouts(rollouts, organism)
-    [rule] = [m for m in own_monitors(organism) if m.name == "disclosure_rule"]
-    mentioned = stack_flags(score_rollouts(rule, rollouts)).astype(float)
-    used, planted = columns.behaviour, columns.planted
-    problems = np.array(columns.problems)[planted].tolist()
-    values = {
-        USES: np.asarray(used, dtype=float),
-        MENTIONS: np.where(used, mentioned, np.nan),
-        UNMENTIONED: used * (1 - mentioned),
-    }
-    return EvaluatedStep(
-        step,
-        {name: Samples(column[planted], problems) for name, column in values.items()},
-        [rollout for rollout, arm in zip(rollouts, planted, strict=True) if arm],
-    )
+    return [
+        EvaluatedStep(
+            step,
+            label_rollouts(rollouts, organism),
+            Scores.from_outputs(MONITOR, score_rollouts(rule, rollouts)),
+            rollouts,
+        )
+        for step, rollouts in sorted(by_step.items())
+    ]
 
 
 def format_share(share: Measure) -> str:

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from glasshouse.files import write_bytes
 from glasshouse.measurement.registry import lookup
-from glasshouse.study.analysis import Analysis, ArmCurve
+from glasshouse.study.analysis import Analysis
 from glasshouse.study.answers import Answer, Verdict
 from glasshouse.study.contrasts import Contrast
 from glasshouse.study.sentences import name_measure
@@ -115,7 +115,8 @@ def _draw_curves(analysis: Analysis, measure: str, colours: Sequence[str]) -> An
         index = analysis.arms.index(curve.arm)
         colour = colours[index % len(colours)]
         marker = MARKERS[index % len(MARKERS)]
-        plot_curve(axis, curve, colour, marker)
+        rows = list(zip(curve.mean, curve.low, curve.high, strict=True))
+        plot_curve(axis, curve.steps, rows, lookup(measure).bounds, colour, marker)
         x = curve.steps[-1] + shift * (index + 1.5)
         seeds = [v for v in curve.last.values() if v is not None]
         axis.plot([x] * len(seeds), seeds, marker, color=colour, ms=2.6, alpha=0.65, mew=0)
@@ -128,20 +129,28 @@ def _draw_curves(analysis: Analysis, measure: str, colours: Sequence[str]) -> An
     return figure
 
 
-def plot_curve(axis: Any, curve: ArmCurve, colour: str, marker: str) -> None:
-    """Undefined points leave a gap. The band stays within what is possible, unlike Student's interval."""
+def plot_curve(
+    axis: Any,
+    steps: Sequence[int],
+    rows: Sequence[tuple[float | None, float | None, float | None]],
+    bounds: tuple[float, float] | None,
+    colour: str,
+    marker: str,
+    label: str | None = None,
+) -> None:
+    """Draw the mean and the interval of each step. Undefined points leave a gap. The band stays within what is
+    possible, unlike Student's interval."""
     mean, low, high = (
-        [float("nan") if v is None else v for v in values]
-        for values in (curve.mean, curve.low, curve.high)
+        [float("nan") if v is None else v for v in values] for values in zip(*rows, strict=True)
     )
-    if bounds := lookup(curve.measure).bounds:
+    if bounds:
         low, high = ([min(max(v, bounds[0]), bounds[1]) for v in values] for values in (low, high))
-    if len(curve.steps) < MIN_LINE_POINTS:
-        axis.plot(curve.steps, mean, marker, color=colour, ms=4.5)
-        axis.vlines(curve.steps, low, high, color=colour, linewidth=1.2, alpha=0.6)
+    if len(steps) < MIN_LINE_POINTS:
+        axis.plot(steps, mean, marker, color=colour, ms=4.5, label=label)
+        axis.vlines(steps, low, high, color=colour, linewidth=1.2, alpha=0.6)
         return
-    axis.plot(curve.steps, mean, color=colour, linewidth=1.6, marker=marker, ms=3.5)
-    axis.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
+    axis.plot(steps, mean, color=colour, linewidth=1.6, marker=marker, ms=3.5, label=label)
+    axis.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _label_arms(axis: Any, labels: Sequence[tuple[float, str, str]], left: float, x: float) -> None:

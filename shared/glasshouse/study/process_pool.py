@@ -5,20 +5,19 @@
 
 torch and transformers are imported once per worker, not once per run. A worker that crashes is
 replaced and its run resumes from its last checkpoint, up to `MAX_CRASHES` times per run; the other
-runs go on. A worker whose pipe is closed saves the run that it is training and ends: after Ctrl-C, when
-the pool closes, and if the process of the pool is killed.
+runs go on. A worker that gets SIGTERM saves the run that it is training and ends: after Ctrl-C, when
+the pool closes, and (by the kernel) if the process of the pool is killed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
-import queue
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,6 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, NamedTuple
 
 from glasshouse.errors import ConfigError, GlasshouseError, RunError
@@ -38,9 +36,10 @@ SHUTDOWN_SECONDS = 20.0
 """How long a worker may take to save its run when the pool closes; then it is killed."""
 STDERR_TAIL = 800
 """Characters of a worker's stderr or traceback that an error message shows."""
-WORKER = "from glasshouse.study.process_pool import serve; serve({})"
-"""The program of a worker, with its end of the pipe. multiprocessing would import the caller's main
-module in it, and run a script that calls `run_study` a second time."""
+WORKER = "from glasshouse.study.process_pool import serve; serve({}, {})"
+"""The program of a worker, with its end of the pipe and the pool's process. multiprocessing would import the
+caller's main module in it, and run a script that calls `run_study` a second time."""
+PR_SET_PDEATHSIG = 1
 
 Send = Callable[[str, Any], None]
 
@@ -48,9 +47,10 @@ Send = Callable[[str, Any], None]
 class PoolEvent(NamedTuple):
     run: StudyRun
     kind: str
-    """`step`, `finished` or `restarted`."""
+    """`step`, `warning`, `finished` or `restarted`."""
     value: Any
-    """The number of the step, the summary of the run, or why another worker resumes it."""
+    """The number of the step, the kind and text of a warning, the summary of the run, or why another worker
+    resumes it."""
 
 
 class _Worker:
@@ -62,28 +62,15 @@ class _Worker:
         self.connection, its_end = Pipe()
         self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER.format(its_end.fileno())],
+            [sys.executable, "-c", WORKER.format(its_end.fileno(), os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=self.stderr,
             stderr=self.stderr,
             pass_fds=[its_end.fileno()],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C reaches only the pool, which then closes the pipe
+            start_new_session=True,  # Ctrl-C reaches only the pool
         )
         its_end.close()
-
-    def send(self, run: StudyRun, only_check: bool) -> None:
-        self.run = run
-        with suppress(OSError):  # it died while idle: `receive` notices that
-            self.connection.send((run, only_check))
-
-    def receive(self) -> tuple[str, Any]:
-        """A message; ("ended", None) if the process has ended."""
-        try:
-            kind, value = self.connection.recv()
-        except (EOFError, OSError):
-            return "ended", None
-        return kind, value
 
     def describe_crash(self) -> str:
         """How the ended process ended, with the last line of its stderr."""
@@ -95,12 +82,12 @@ class _Worker:
 
     def close(self) -> None:
         """Wait until the process has ended. Kill it if that takes too long, or at another Ctrl-C."""
-        self.connection.close()
         try:
             self.process.wait(SHUTDOWN_SECONDS)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             self.process.kill()
             self.process.wait()
+        self.connection.close()
         self.stderr.close()
 
 
@@ -127,7 +114,7 @@ class ProcessPool:
 
     def __exit__(self, *error: object) -> None:
         for worker in self.workers:
-            worker.connection.close()  # all at once: they save their runs in parallel
+            worker.process.terminate()  # all at once: they save their runs in parallel
         for worker in self.workers:
             worker.close()
         if self.previous_handler is not None:
@@ -139,79 +126,67 @@ class ProcessPool:
         waiting, crashes = deque(runs), Counter[Path]()
         while True:
             while waiting and (idle := self._idle_worker()):
-                idle.send(waiting.popleft(), only_check)
-            busy = {worker.connection: worker for worker in self.workers if worker.run}
+                idle.run = waiting.popleft()
+                with suppress(OSError):  # it died while idle: `recv` notices that
+                    idle.connection.send((idle.run, only_check))
+            busy: dict[Any, _Worker] = {w.connection: w for w in self.workers if w.run}
             if not busy:
                 return
             for connection in wait(list(busy)):
-                worker = busy[connection]  # type: ignore[index]
-                run, (kind, value) = worker.run, worker.receive()
+                worker = busy[connection]
+                run = worker.run
                 assert run
+                try:
+                    kind, value = worker.connection.recv()
+                except (EOFError, OSError):
+                    self.workers.remove(worker)
+                    crashes[run.path] += 1
+                    kind, value = "restarted", worker.describe_crash()
+                    worker.close()
+                    waiting.appendleft(run)
                 name = f"The run {run.name} ({run.base})"
-                if kind != "step":
-                    worker.run = None
-                if kind in ("step", "finished"):
-                    yield PoolEvent(run, kind, value)
-                    continue
                 if kind == "failed":
+                    worker.run = None
                     raise RunError(f"{name}{value}")
-                self.workers.remove(worker)
-                crash = worker.describe_crash()
-                worker.close()
-                crashes[run.path] += 1
-                if crashes[run.path] == MAX_CRASHES:
+                if kind == "restarted" and crashes[run.path] == MAX_CRASHES:
                     raise RunError(
-                        f"{name} failed: {crash}, {MAX_CRASHES} times. Run the same command to resume "
+                        f"{name} failed: {value}, {MAX_CRASHES} times. Run the same command to resume "
                         "from its last checkpoint; if memory ran out, use a smaller --jobs."
                     )
-                waiting.appendleft(run)
-                yield PoolEvent(run, "restarted", f"{name}: {crash}; resuming it in a new one.")
+                if kind == "restarted":
+                    value = f"{name}: {value}; resuming it in a new one."
+                elif kind == "finished":
+                    worker.run = None
+                yield PoolEvent(run, kind, value)
 
     def _idle_worker(self) -> _Worker | None:
-        for worker in self.workers:
-            if worker.run is None:
-                return worker
-        if len(self.workers) == self.size:
-            return None
-        self.workers.append(_Worker())
-        return self.workers[-1]
+        idle = next((worker for worker in self.workers if worker.run is None), None)
+        if idle is None and len(self.workers) < self.size:
+            idle = _Worker()
+            self.workers.append(idle)
+        return idle
 
 
 # --- in the worker ---------------------------------------------------------------------------
 
 
-def serve(pipe: int) -> None:
-    """Handle the runs that arrive at a file descriptor, until the pool closes it or dies."""
+def serve(pipe: int, pool: int) -> None:
+    """Handle the runs that arrive at a file descriptor, until the pool ends this process or dies."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # during a run, `training.interruption` saves it
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    with suppress(AttributeError):  # not on Linux: it ends after its run
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     connection = Connection(pipe)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _exit)
-    requests: queue.SimpleQueue[tuple[StudyRun, bool] | None] = queue.SimpleQueue()
-    busy = threading.Event()
-
-    def read_requests() -> None:
-        with suppress(EOFError, OSError):
-            while True:
-                requests.put(connection.recv())
-        requests.put(None)
-        if busy.is_set():  # the pool has died or is closing: save the run and stop
-            os.kill(os.getpid(), signal.SIGTERM)
 
     def send(kind: str, value: Any) -> None:
-        with suppress(OSError):  # the pool has died; `read_requests` handles that
+        with suppress(OSError):  # the pool has died
             connection.send((kind, value))
 
-    threading.Thread(target=read_requests, daemon=True).start()
-    while (request := requests.get()) is not None:
-        busy.set()
-        kind, value = handle_run(*request, send)
-        busy.clear()
-        send(kind, value)
-        gc.collect()  # free this run's model before the next one is loaded
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    """Between runs there is nothing to save. During a run, `training.interruption` handles signals."""
-    raise SystemExit(128 + number)
+    with suppress(EOFError, OSError):
+        while os.getppid() == pool:
+            run, only_check = connection.recv()
+            send(*handle_run(run, only_check, send))
+            gc.collect()  # free this run's model before the next one is loaded
 
 
 def handle_run(run: StudyRun, only_check: bool, send: Send) -> tuple[str, Any]:
@@ -229,14 +204,17 @@ def _train(run: StudyRun, only_check: bool, send: Send) -> dict[str, Any]:
     from glasshouse.training.display import Display
     from glasshouse.training.run import TrainingRun
 
-    class StepReporter(Display):
+    class Reporter(Display):
         def step(self, row: dict[str, Any], groups: list[Any]) -> None:
             send("step", row["step"])
 
         def resumed(self, step: int, path: Path) -> None:
             send("step", step)
 
-    training = TrainingRun(run.config, StepReporter())
+        def warn(self, message: str, kind: str = "") -> None:
+            send("warning", (kind, message))
+
+    training = TrainingRun(run.config, Reporter())
     if only_check:
         training.backend.close()
         return {}

@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from glasshouse.errors import ConfigError, RunError, did_you_mean
 from glasshouse.files import check_output_folder, write_text
 from glasshouse.measurement.registry import lookup
-from glasshouse.runs.run_directory import acquire_lock, is_locked
+from glasshouse.runs.run_directory import acquire_lock, is_locked, load_events
 from glasshouse.study.analysis import Analysis, analyse_study
 from glasshouse.study.process_pool import ProcessPool
 from glasshouse.study.report import write_report
@@ -40,6 +41,8 @@ class StudyProgress:
         self.measure = next(iter(study.measures), "")
         self.last_steps: dict[str, int] = {}
         """Last step of each run, by its name."""
+        self.warned: set[str] = set()
+        """Kinds of warnings that were printed."""
         self.progress = Progress(
             TextColumn("[bold]study"),
             BarColumn(bar_width=24),
@@ -62,7 +65,7 @@ class StudyProgress:
     def on_start(self, runs: Sequence[StudyRun], finished: int) -> None:
         self.total, self.finished = len(runs), finished
         if finished:
-            self._print(f"[dim]{finished} of {len(runs)} runs are already finished.[/]")
+            self.print(f"{finished} of {len(runs)} runs are already finished.", "dim")
         steps = sum(run.config.steps for run in runs if not run.is_finished)
         self.bar = self.progress.add_task("", total=steps, line=f"{finished}/{self.total} runs")
         self.progress.start()
@@ -76,16 +79,17 @@ class StudyProgress:
         self.on_step(run, run.config.steps)
         self.progress.update(self.bar, line=f"{self.finished}/{self.total} runs")
         change = _format_change(self.measure, rows) if self.measure else ""
-        self._print(
-            f"{self.finished:>3}/{self.total}  [bold]{escape(terminal_safe(run.arm))}[/] seed {run.seed} "
-            f"[dim]({escape(terminal_safe(run.base))}, {seconds:.0f} s)[/]  {escape(change)}"
-        )
+        about = f"({run.base}, {seconds:.0f} s)"
+        self.print(f"{self.finished:>3}/{self.total}  {run.name} {about}  {change}")
 
-    def on_warning(self, message: str) -> None:
-        self._print(f"[yellow]{escape(terminal_safe(message))}[/]")
+    def on_warning(self, run: StudyRun, kind: str, text: str) -> None:
+        """Print the first warning of each kind."""
+        if kind not in self.warned:
+            self.warned.add(kind)
+            self.print(f"{run.name}: {text}", "yellow")
 
-    def _print(self, line: str) -> None:
-        self.progress.console.print(line, soft_wrap=True)
+    def print(self, line: str, style: str = "") -> None:
+        self.progress.console.print(Text(terminal_safe(line), style), soft_wrap=True)
 
 
 def _format_change(measure: str, rows: Sequence[StudyRow]) -> str:
@@ -113,6 +117,8 @@ class StudyResult:
     """The folder: runs/, and results/ with table, study.json, figures and report.html."""
     table: Table
     analysis: Analysis
+    warnings: Mapping[str, int]
+    """By kind of warning, such as unread answers, the number of runs that have it."""
 
 
 def run_study(
@@ -134,13 +140,15 @@ def run_study(
         study = load_study(study)
     folder = Path(out) if out else Path("runs") / "studies" / "study"
     console = make_console() if progress else None
+    warnings: dict[str, int] = {}
     if table is not None:
         rows = Table.load(Path(table)).subset(study.arms, study.seeds)
     else:
         rows = train_study(study, folder, jobs=jobs, keep_rollouts=keep_rollouts, console=console)
+        warnings = count_warnings(plan_runs(study, folder))
     analysis = analyse_study(study, rows)
     write_report(analysis, folder, console)
-    return StudyResult(study=study, path=folder, table=rows, analysis=analysis)
+    return StudyResult(study=study, path=folder, table=rows, analysis=analysis, warnings=warnings)
 
 
 def default_folder(file: str | Path) -> Path:
@@ -193,7 +201,9 @@ def train_study(
                 if kind == "step":
                     shown.on_step(run, value)
                 elif kind == "restarted":
-                    shown.on_warning(value)
+                    shown.print(value, "yellow")
+                elif kind == "warning":
+                    shown.on_warning(run, value[0] or value[1], value[1])
                 else:
                     rows = collect_rows(
                         run.path, run.arm, run.base, run.seed, study.named_measures()
@@ -204,7 +214,18 @@ def train_study(
                     shown.on_run_finished(run, value["seconds"], rows)
             table = Table(row for run in runs for row in _load_rows(run))
             table.save(out / "results" / TABLE_FILE)
+        for kind, count in count_warnings(runs).items():
+            shown.print(f"Warning in {count} of {len(runs)} runs: {kind}", "yellow")
     return table
+
+
+def count_warnings(runs: Sequence[StudyRun]) -> dict[str, int]:
+    """By kind of warning, such as unread answers, the number of runs that have it in their events."""
+    kinds = Counter[str]()
+    for run in runs:
+        warnings = load_events(run.path, "warning")
+        kinds.update({warning.get("warning") or warning["text"] for warning in warnings})
+    return dict(kinds)
 
 
 def _load_rows(run: StudyRun) -> Sequence[StudyRow]:

@@ -105,18 +105,18 @@ class Diagnostics:
         self.zero_variance_steps = 0
         self.warned: set[str] = set()
 
-    def check_evaluation(self, results: Mapping[str, Any], *, is_first: bool) -> list[str]:
-        """Return the new warnings of an evaluation: what only the model can show. After the first, a planted
+    def check_evaluation(self, results: Mapping[str, Any], *, is_first: bool) -> dict[str, str]:
+        """Return the new warnings of an evaluation, by kind: what only the model can show. After the first, a planted
         behaviour may be gone because it was trained away."""
         config, reading, warnings = self.run_config, Reading(**results["reading"]), {}
         if reading.cut_share > MAX_CUT:
-            warnings["truncated"] = (
+            warnings["cut completions"] = (
                 f"{reading.cut:,} of {reading.ended:,} completions are cut off at generate.max_tokens="
                 f"{config.generate.max_tokens}: raise it."
             )
         elif reading.unread_share > MAX_UNREAD:
             command = ["glasshouse", "tasks", config.task.name, "--model", config.model]
-            warnings["unread"] = (
+            warnings["unread answers"] = (
                 f"{reading.unread:,} of {reading.answers:,} answers could not be read, so accuracies are too low. "
                 f"Check the prompt ({shell_command(command)}) and, for problem files, the kind of answer."
             )
@@ -124,42 +124,42 @@ class Diagnostics:
         if organism.get("rollouts", 0) >= MIN_ARM_ROLLOUTS:
             name = "behaviour" if organism.get("reliance") is None else "reliance"
             if organism[name] < MIN_BEHAVIOUR:
-                warnings["behaviour"] = (
+                warnings["planted behaviour not shown"] = (
                     f"The model does not show the planted behaviour of {config.task.name}: {name} "
                     f"{organism[name]:.2f} in {organism['rollouts']:,} rollouts. RL can hardly reinforce it: start "
                     "from a base that shows it at times (docs/tasks.md) or make one with glasshouse sft."
                 )
         return self._new(warnings)
 
-    def check(self, metrics: Mapping[str, Any]) -> list[str]:
-        """Return the new warnings of a step."""
+    def check(self, metrics: Mapping[str, Any]) -> dict[str, str]:
+        """Return the new warnings of a step, by kind."""
         # Not `frac_zero_std`: without a baseline (reinforce) equal rewards do train the model.
         no_signal = metrics["frac_zero_advantage"] == 1
         self.zero_variance_steps = self.zero_variance_steps + 1 if no_signal else 0
         warnings = {}
         if self.zero_variance_steps >= self.config.zero_variance_steps:
-            warnings["zero variance"] = (
+            warnings["no advantages"] = (
                 f"In the last {self.zero_variance_steps} steps all advantages were zero, so nothing is "
                 f"learned: {self._explain_zero_variance(metrics)}."
             )
         difference = metrics.get("logprob_diff", 0.0)
         if difference > self.config.max_logprob_diff:
-            warnings["logprob diff"] = (
+            warnings["off-policy samples"] = (
                 f"Sampler and learner log-probabilities differ by {difference:.3f} on average, more than "
                 f"diagnostics.max_logprob_diff={self.config.max_logprob_diff}: the samples are further "
                 "off-policy than the loss assumes."
             )
         if metrics["truncated"] > 0.5:
-            warnings["truncated"] = (
+            warnings["cut completions"] = (
                 f"{metrics['truncated']:.0%} of completions are cut off at generate.max_tokens="
                 f"{self.run_config.generate.max_tokens}: raise it."
             )
         return self._new(warnings)
 
-    def _new(self, warnings: Mapping[str, str]) -> list[str]:
+    def _new(self, warnings: Mapping[str, str]) -> dict[str, str]:
         new = {kind: text for kind, text in warnings.items() if kind not in self.warned}
         self.warned |= new.keys()
-        return list(new.values())
+        return new
 
     def _explain_zero_variance(self, metrics: Mapping[str, Any]) -> str:
         if metrics["frac_all_correct"] > 0.5:

@@ -266,8 +266,8 @@ class TrainingRun:
         self.directory.log_metrics(row)
         if self.config.logs_step(step):
             self.trackers.log(make_metrics("train", row))
-        for message in self.diagnostics.check(row):
-            self.log_event("warning", step=step, text=message)
+        for kind, text in self.diagnostics.check(row).items():
+            self.log_event("warning", step=step, warning=kind, text=text)
         self.display.step(row, groups)
 
     def complete_step(self, step: int, in_flight: list[Pending]) -> None:
@@ -321,8 +321,9 @@ class TrainingRun:
         event = self.directory.log_event("evaluation", step=step, **results)
         self.trackers.log(make_metrics("evaluate", event))
         self.display.evaluated(step, results)
-        for message in self.diagnostics.check_evaluation(results, is_first=step == 0):
-            self.log_event("warning", step=step, text=message)
+        found = self.diagnostics.check_evaluation(results, is_first=step == 0)
+        for kind, text in found.items():
+            self.log_event("warning", step=step, warning=kind, text=text)
         self.checkpoints.write_card(step, results)
         return results
 
@@ -333,7 +334,7 @@ class TrainingRun:
         if self.is_open:
             self.directory.log_event(kind, **{"step": self.progress.step, **details})
         if "text" in details:
-            self.display.warn(details["text"])
+            self.display.warn(details["text"], details.get("warning", ""))
 
     def record_exhausted(self, error: ProblemsExhausted) -> None:
         """No training problem is left (`data.on_exhausted: stop`): the run ends here."""
