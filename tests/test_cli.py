@@ -226,7 +226,7 @@ def test_an_invalid_experiment_name_exits_with_2(script: str) -> None:
 
 
 def test_a_new_experiment_passes_its_own_tests() -> None:
-    name = f"scratch_{os.getpid()}.rl"
+    name = f"scratch-{os.getpid()}.rl"
     experiment = ROOT / "training" / name
     try:
         assert run_process("tools/new_experiment.py", name).returncode == 0

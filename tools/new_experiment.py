@@ -13,7 +13,7 @@ TEMPLATE = "example.rl"
 
 def main(argv: list[str]) -> int:
     name = argv[0] if argv else ""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_-]*", name):
+    if not re.fullmatch(r"[a-z][a-z0-9_-]*\.[a-z][a-z0-9_-]*", name):
         problem = f'"{name}" is not a valid experiment name' if name else "No experiment name"
         print(
             f"error: {problem}; write make new EXP=<name>.<algorithm>, for example EXP=my.rl.",

@@ -24,7 +24,6 @@ from glasshouse.study.spec import load_study
 from glasshouse.training.recipes import load_recipe
 
 EXECUTED = {
-    "README.md": "tests/docs/test_site.py",
     "docs/python.md": "tests/api/test_extend.py",
     "docs/monitorability.md": "tests/measurement/test_measure.py",
 }

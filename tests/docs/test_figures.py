@@ -85,7 +85,7 @@ def test_figures_equal_the_tables(page: str) -> None:
     ids=["wrong figure", "extra figure in a row", "figure elsewhere", "wrong count"],
 )
 def test_a_changed_figure_fails(change: Callable[[str], str]) -> None:
-    text = read_section("README.md")
+    text = read_section("studies/README.md")
     changed = change(text)
     assert changed != text
     with pytest.raises(AssertionError):

@@ -58,15 +58,14 @@ def test_every_package_and_every_extra_has_one_row() -> None:
 
 
 SMALLER = '"steps": 2, "data.groups_per_step": 2, "generate.group_size": 2, "evaluate.problems": 4'
-FRONT, PAGE = ((ROOT / page).read_text() for page in ("README.md", "docs/python.md"))
+PAGE = (ROOT / "docs" / "python.md").read_text()
 CALLS, _PARTS = PAGE.split("## Your own parts")
 
 
-@pytest.mark.parametrize("page", [FRONT, CALLS], ids=["README.md", "python.md"])
 def test_ten_lines_train_the_pocket_model_and_plot_the_curve(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, *others = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    first, *others = re.findall(r"```python\n(.*?)```", CALLS, re.DOTALL)
     assert len(first.splitlines()) <= 10
     code = first.replace('"steps": 40', SMALLER).replace("first_step=40", "first_step=2")
     assert SMALLER in code
@@ -78,12 +77,6 @@ def test_ten_lines_train_the_pocket_model_and_plot_the_curve(
     for code in others:
         exec(compile(code, "page", "exec"), names)
         assert names["metrics"]["step"].tolist() == [1, 2]
-
-
-def test_the_overrides_below_the_example_are_accepted() -> None:
-    (text,) = re.findall(r"The overrides `(.*?)`", FRONT, re.DOTALL)
-    config = glasshouse.load_config(overrides=eval(f"{{{text}}}"))
-    assert config.reward.penalties == {"monitor": {"weight": 1.0}}
 
 
 def test_every_public_function_is_on_the_python_page() -> None:
