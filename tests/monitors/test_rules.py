@@ -15,7 +15,6 @@ from glasshouse.monitors.base import (
     MonitorOutput,
     Scope,
     View,
-    check_disjoint,
     hash_monitor,
     make_view,
     score_all,
@@ -108,14 +107,11 @@ def test_what_is_outside_the_scope_is_an_error() -> None:
         score_all(RecordingMonitor(Scope.COT), [make_view(Scope.COT_ANSWER, **ROLLOUT)])
 
 
-def test_a_monitor_in_the_reward_may_not_evaluate_under_another_name() -> None:
+def test_a_monitor_is_the_same_under_another_name() -> None:
     rewarded = RuleMonitor("penalty", Scope.COT, keywords=["key"])
     renamed = RuleMonitor("honest", Scope.COT, keywords=["key"])
     other = RuleMonitor("penalty", Scope.COT, keywords=["key", "hint"])
     assert hash_monitor(rewarded) == hash_monitor(renamed) != hash_monitor(other)
-    check_disjoint([rewarded], [other, StepVerifier("steps", Scope.COT, task="sum_digits")])
-    with pytest.raises(MonitorError, match=r'"honest".*"penalty"'):
-        check_disjoint([rewarded], [other, renamed])
 
 
 def test_rules_match_whole_words_and_report_their_matches() -> None:

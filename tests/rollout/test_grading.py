@@ -110,30 +110,25 @@ TEXTS = st.builds(
 )
 
 
-@given(WEIGHTS, st.sampled_from(["weights", "min"]), TEXTS, TEXTS, st.booleans())
-@example({"exact": 1, "format": 2}, "weights", "28", "[ANSWER] 27", False)
-@example({"closeness": 1, "format": 0.2}, "weights", "28", "[ANSWER] 27", False)
-@example({"closeness": 1, "alignment": 1}, "min", "28", "[ANSWER] 27", False)
-def test_no_combination_lets_a_wrong_answer_reach_a_correct_one(
-    weights: dict[str, float], combine: str, text_a: str, text_b: str, strict: bool
+@given(WEIGHTS, TEXTS, TEXTS, st.booleans())
+@example({"exact": 1, "format": 2}, "28", "[ANSWER] 27", False)
+@example({"closeness": 1, "format": 0.2}, "28", "[ANSWER] 27", False)
+def test_no_weights_let_a_wrong_answer_reach_a_correct_one(
+    weights: dict[str, float], text_a: str, text_b: str, strict: bool
 ) -> None:
     a, b = (
-        grade_completion(make_problem("28"), text, terms=weights, combine=combine, strict=strict)
+        grade_completion(make_problem("28"), text, terms=weights, strict=strict)
         for text in (text_a, text_b)
     )
     assert -1 <= a.reward <= 1
-    only_form_counts = set(weights) == {"format"} or (
-        combine == "min" and "format" in weights and not strict
-    )
-    if a.correct and not b.correct and not only_form_counts:
+    if a.correct and not b.correct and set(weights) != {"format"}:
         assert a.reward > b.reward
 
 
 def test_combinations_by_hand() -> None:
     parts = {"exact": -1.0, "closeness": 0.5}
     assert combine_rewards(parts, {"exact": 1, "closeness": 3}) == pytest.approx(0.125)
-    assert combine_rewards(parts, {"exact": 1, "closeness": 3}, "min") == -1
-    assert combine_rewards(parts, {"exact": 0, "closeness": 3}, "min") == 0.5
+    assert combine_rewards(parts, {"exact": 0, "closeness": 3}) == 0.5
     assert combine_rewards(
         {"exact": -1, "format": 1}, {"exact": 1, "format": 0.2}
     ) == pytest.approx(-2 / 3)
@@ -142,19 +137,18 @@ def test_combinations_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "combine", "message"),
+    ("terms", "message"),
     [
-        ({"exactt": 1}, "weights", '"exactt".*"exact"'),
-        ({"exact": 1}, "mean", 'reward.combine.*"mean"'),
-        ({"exact": -1}, "weights", "reward.terms.exact is -1"),
-        ({"exact": math.nan}, "weights", "reward.terms.exact is nan"),
-        ({"exact": 0}, "weights", "reward.terms"),
-        ({}, "weights", "reward.terms"),
+        ({"exactt": 1}, '"exactt".*"exact"'),
+        ({"exact": -1}, "reward.terms.exact is -1"),
+        ({"exact": math.nan}, "reward.terms.exact is nan"),
+        ({"exact": 0}, "reward.terms"),
+        ({}, "reward.terms"),
     ],
 )
-def test_invalid_terms_are_named(terms: dict, combine: str, message: str) -> None:
+def test_invalid_terms_are_named(terms: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        grade_completion(make_problem("28"), "28", terms=terms, combine=combine)
+        grade_completion(make_problem("28"), "28", terms=terms)
 
 
 @pytest.fixture

@@ -128,11 +128,9 @@ class GenerateConfig(Section):
 
 class RewardConfig(Section):
     terms: dict[str, float] = {"exact": 1.0}
-    """Reward terms and their weights: exact, closeness, alignment, format, last_digit."""
-    combine: Literal["weights", "min"] = "weights"
-    """`weights`: weighted mean of the terms; `min`: the smallest term. If a wrong answer could then earn
-    nearly as much as some correct one, the rewards of all wrong answers are scaled towards -1, in the
-    same order, to at most 90 % of the way to the least that a correct answer earns."""
+    """Reward terms and their weights: exact, closeness, alignment, format, last_digit. The reward is their weighted
+    mean. If a wrong answer could then earn nearly as much as some correct one, the rewards of all wrong answers are
+    scaled towards -1, in the same order, to at most 90 % of the way to the least that a correct answer earns."""
     answer_parser: Literal["lenient", "strict"] = "lenient"
     """`lenient`: try all extraction rules; `strict`: accept only one unambiguous [ANSWER] tag."""
     penalties: dict[str, dict[str, Any]] = {}

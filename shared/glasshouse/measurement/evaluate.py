@@ -189,7 +189,7 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     policy = load_configured_policy(config, training=False, role="generator")
     config = fill_task_options(config, policy)
     task = make_task(config.task.name, config.task.options)
-    validate_reward_terms(config.reward.terms, config.reward.combine)
+    validate_reward_terms(config.reward.terms)
     check_context_length(config, policy, task)
     backend = LocalGeneration(policy, config.generate)
     collector = RolloutCollector(policy, task, backend, config)

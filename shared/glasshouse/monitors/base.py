@@ -199,14 +199,3 @@ def hash_monitor(monitor: Monitor) -> str:
     description = {k: v for k, v in monitor.describe().items() if k != "name"}
     text = json.dumps(description, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def check_disjoint(in_reward: Iterable[Monitor], evaluating: Iterable[Monitor]) -> None:
-    """Raises if a monitor in the reward is also used for evaluation, under any name."""
-    rewarded = {hash_monitor(monitor): monitor.name for monitor in in_reward}
-    for monitor in evaluating:
-        if (other := rewarded.get(hash_monitor(monitor))) is not None:
-            raise MonitorError(
-                f'The evaluating monitor "{monitor.name}" is also in the reward ("{other}"). '
-                "A policy trained against a monitor cannot be evaluated with it; use another one."
-            )

@@ -179,4 +179,4 @@ Grader = Callable[[Problem, str], Grade]
 def make_grader(reward: RewardConfig) -> Grader:
     """Return the grading function of a run's configuration."""
     strict = reward.answer_parser == "strict"
-    return partial(grade_completion, terms=reward.terms, combine=reward.combine, strict=strict)
+    return partial(grade_completion, terms=reward.terms, strict=strict)

@@ -1,4 +1,4 @@
-"""Grades a completion: the answer parser, reward terms, and their combination.
+"""Grades a completion: the answer parser, reward terms, and their weighted mean.
 
 Both parsers are always applied, so that an evaluation can report both; `strict` chooses the one that
 the reward terms use. A reward term that fails stops the run with the completion that caused it:
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from glasshouse.errors import ConfigError, RewardError, did_you_mean
+from glasshouse.errors import ConfigError, RewardError
 from glasshouse.registry import Registry
 from glasshouse.tasks.answers import (
     answers_match,
@@ -42,7 +42,6 @@ CLOSENESS_SLOPE = 10
 """Closeness credit halves at a relative error of one part in this many."""
 LENGTH_MISMATCH_FACTOR = 0.25
 """Alignment credit is multiplied by this for each digit or element too many or too few."""
-COMBINATIONS = ("weights", "min")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +138,9 @@ def last_digit(inputs: RewardInputs) -> float:
 
 
 def combine_rewards(
-    values: Mapping[str, float],
-    weights: Mapping[str, float],
-    combine: str = "weights",
-    *,
-    correct: bool = True,
+    values: Mapping[str, float], weights: Mapping[str, float], *, correct: bool = True
 ) -> float:
-    """Combines reward terms into one number: their weighted mean, or their minimum.
+    """The weighted mean of reward terms.
 
     A wrong answer (`correct=False`) stays below every correct one, where that can be. The least that a correct
     answer can earn is 1 from each term that depends on correctness and -1 from each that does not, such as
@@ -155,26 +150,21 @@ def combine_rewards(
     Example: `combine_rewards({"exact": -1, "format": 1}, {"exact": 1, "format": 2}, correct=False)`
     gives -0.4 rather than 1/3, since a correct answer without its tag earns -1/3.
     """
-    validate_reward_terms(weights, combine)
-    total = _aggregate(values, weights, combine)
+    total = _weighted_mean(values, weights)
     if correct:
         return total
     limits = {name: reward.facts.get(name, {}).get("max_if_wrong") for name in weights}
     least = {name: -1.0 if limit is None else 1.0 for name, limit in limits.items()}
     most = {name: 1.0 if limit is None else limit for name, limit in limits.items()}
-    min_correct, max_wrong = (_aggregate(v, weights, combine) for v in (least, most))
+    min_correct, max_wrong = _weighted_mean(least, weights), _weighted_mean(most, weights)
     bound = -1 + PARTIAL_SHARE * (min_correct + 1)
     if min_correct <= -1 or max_wrong <= bound:
         return total
     return -1 + (total + 1) * (bound + 1) / (max_wrong + 1)
 
 
-def validate_reward_terms(weights: Mapping[str, float], combine: str) -> None:
-    """Raises a ConfigError unless these terms, weights and combination define a reward."""
-    if combine not in COMBINATIONS:
-        raise ConfigError(
-            f'reward.combine cannot be "{combine}".{did_you_mean(combine, COMBINATIONS)}'
-        )
+def validate_reward_terms(weights: Mapping[str, float]) -> None:
+    """Raises a ConfigError unless these terms and weights define a reward."""
     for name, weight in weights.items():
         reward.get(name)
         if not math.isfinite(weight) or weight < 0:
@@ -185,10 +175,8 @@ def validate_reward_terms(weights: Mapping[str, float], combine: str) -> None:
         )
 
 
-def _aggregate(values: Mapping[str, float], weights: Mapping[str, float], combine: str) -> float:
+def _weighted_mean(values: Mapping[str, float], weights: Mapping[str, float]) -> float:
     positive = {name: weight for name, weight in weights.items() if weight > 0}
-    if combine == "min":
-        return min(values[name] for name in positive)
     largest = max(positive.values())  # so that no sum overflows
     scaled = {name: weight / largest for name, weight in positive.items()}
     mean = sum(scaled[name] * values[name] for name in positive) / sum(scaled.values())
@@ -271,14 +259,13 @@ def grade_completion(
     text: str,
     *,
     terms: Mapping[str, float] = DEFAULT_TERMS,
-    combine: str = "weights",
     strict: bool = False,
 ) -> Grade:
     """Grades a completion. `terms` maps the names of reward terms to their weights.
 
     Example: `grade_completion(problem, "[ANSWER] 28", terms={"exact": 1, "format": 0.2}).reward`
     """
-    validate_reward_terms(terms, combine)
+    validate_reward_terms(terms)
     lenient_answer = extract_answer_to(problem, text)
     strict_answer = extract_answer_to(problem, text, strict=True)
     lenient_correct = is_correct(problem, text, lenient_answer)
@@ -293,7 +280,7 @@ def grade_completion(
     )
     values = {name: _compute_term(name, inputs) for name in terms}
     return Grade(
-        reward=combine_rewards(values, terms, combine, correct=inputs.correct),
+        reward=combine_rewards(values, terms, correct=inputs.correct),
         terms=values,
         correct=inputs.correct,
         lenient=lenient_correct,
@@ -363,19 +350,17 @@ def explain_grade(
     problem = _make_problem(answer, task, decimals)
     precision = f" to {decimals} decimals" if decimals else ""
     lines = [f"gold      {problem.gold_answer} ({problem.answer_kind.value}{precision})"]
-    values = {}
-    for parser, strict in (("lenient", False), ("strict", True)):
-        found = extract_answer_to(problem, text, strict=strict)
-        verdict = "correct" if is_correct(problem, text, found) else "wrong"
+    every_term = dict.fromkeys(reward, 1.0)
+    grades = [grade_completion(problem, text, terms=every_term, strict=s) for s in (False, True)]
+    for parser, graded in zip(("lenient", "strict"), grades, strict=True):
+        found, verdict = graded.extracted, "correct" if graded.correct else "wrong"
         value = "no answer" if found.model_answer is None else found.model_answer
         ambiguous = ", ambiguous" if found.ambiguous else ""
         lines.append(f"{parser:<9} {verdict}: {value}")
         lines.append(f"          rule {found.rule.value}{ambiguous}: {found.reason}")
-        terms = dict.fromkeys(reward, 1.0)
-        values[parser] = grade_completion(problem, text, terms=terms, strict=strict).terms
     lines.append(f"rewards   {'':<12}{'lenient':>8}{'strict':>8}")
-    for name, lenient in values["lenient"].items():
-        lines.append(f"          {name:<12}{lenient:>8.2f}{values['strict'][name]:>8.2f}")
+    lenient, strict = (graded.terms for graded in grades)
+    lines += [f"          {n:<12}{lenient[n]:>8.2f}{strict[n]:>8.2f}" for n in every_term]
     return "\n".join(lines)
 
 

@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from glasshouse import randomness
-from glasshouse.errors import ConfigError, MonitorError, RewardError, validate_options
-from glasshouse.monitors.base import Monitor, Scope, check_disjoint, make_view, score_all
+from glasshouse.errors import ConfigError, RewardError, validate_options
+from glasshouse.monitors.base import Monitor, Scope, hash_monitor, make_view, score_all
 from glasshouse.monitors.rules import RuleMonitor
 from glasshouse.registry import Registry, require_members
 from glasshouse.rollout.grading import reward
@@ -126,8 +126,7 @@ class MonitorPenalty(Penalty):
     def __init__(self, name: str, options: Any, task: Task[Any]) -> None:
         super().__init__(name, options, task)
         keywords, patterns = options.keywords, options.patterns
-        if not keywords and not patterns:
-            keywords = self._default_keywords()
+        keywords = keywords or (() if patterns else self._default_keywords())
         if not keywords and not patterns:
             raise ConfigError(
                 f"reward.penalties.{name} has nothing to search for: give keywords or patterns."
@@ -207,9 +206,7 @@ class Penalties:
         task: Task[Any],
         evaluation_monitors: Iterable[Monitor] = (),
     ) -> Penalties:
-        """Builds `reward.penalties`; a monitor that also evaluates is an error, and so is one that
-        covers an evaluating monitor. The organism's own rules may be covered: whether what they flag
-        disappears is the question that such a penalty asks."""
+        """Builds `reward.penalties`; raises if one of their monitors also evaluates."""
         penalties = []
         for name, values in options.items():
             if name in reward or name == "earned":
@@ -219,20 +216,7 @@ class Penalties:
             made = penalty.get(values.get("kind") or name)
             checked = validate_options(made.Options, dict(values), f"reward.penalties.{name}")
             penalties.append(made(name, checked, task))
-        evaluating = list(evaluation_monitors)
-        for item in penalties:
-            if item.monitors and item.name in {monitor.name for monitor in evaluating}:
-                raise ConfigError(
-                    f'"{item.name}" is in reward.penalties and in evaluate.monitors: a policy trained '
-                    "against a monitor cannot be measured with it. Rename or remove one."
-                )
-        try:
-            in_reward = [m for item in penalties for m in item.monitors]
-            check_disjoint(in_reward, evaluating)
-            own = task.monitor_patterns if isinstance(task, Organism) else {}
-            check_not_covered(in_reward, [m for m in evaluating if m.name not in own], task)
-        except MonitorError as error:
-            raise ConfigError(f"reward.penalties: {error}") from None
+        check_independent([m for p in penalties for m in p.monitors], evaluation_monitors, task)
         return cls(penalties)
 
     def apply(self, groups: Groups, *, seed: int, step: int) -> Groups:
@@ -282,26 +266,30 @@ def make_penalty(name: str, task: Task[Any] | str, **options: Any) -> Penalty:
     return Penalties.from_config({name: options}, built).penalties[0]
 
 
-def check_not_covered(
-    in_reward: Sequence[Monitor], evaluating: Sequence[Monitor], task: Task[Any]
+def check_independent(
+    in_reward: Sequence[Monitor], evaluation_monitors: Iterable[Monitor], task: Task[Any]
 ) -> None:
-    """Raises if a rule in the reward flags every probe that an evaluating rule flags.
+    """Raises if a monitor in the reward also evaluates, under any name, or covers a rule that does: it flags every
+    probe that the rule flags.
 
     A reward rule with the keywords `key` and `hint` differs from an evaluating rule with `key`, but RL against it
-    removes all that the evaluation could see. Probes are demonstrations in all modes, and the rules' own keywords."""
-    rewarded = [monitor for monitor in in_reward if isinstance(monitor, RuleMonitor)]
-    judges = [monitor for monitor in evaluating if isinstance(monitor, RuleMonitor)]
-    if not rewarded or not judges:
-        return
-    probes = list(_probe_completions(task, [w for m in (*rewarded, *judges) for w in m.keywords]))
-    flags = {monitor.name: _flagged(monitor, probes) for monitor in (*rewarded, *judges)}
-    for judge in judges:
-        for rule in rewarded:
-            if flags[judge.name] and flags[judge.name] <= flags[rule.name]:
-                raise MonitorError(
-                    f'The evaluating monitor "{judge.name}" flags nothing that "{rule.name}" in the '
-                    f"reward does not flag ({len(flags[judge.name])} of {len(probes)} probe texts): a "
-                    "policy trained against a monitor cannot be evaluated with a part of it. Use another monitor."
+    removes all that the evaluation could see. Probes are demonstrations in all modes, and the rules' own keywords.
+    An organism's own rules may be covered: whether what they flag disappears is what such a penalty asks."""
+    evaluating = list(evaluation_monitors)
+    own = task.monitor_patterns if isinstance(task, Organism) else {}
+    rules = [m for m in evaluating if isinstance(m, RuleMonitor) and m.name not in own]
+    rewarded = [m for m in in_reward if isinstance(m, RuleMonitor)]
+    words = [word for monitor in (*rewarded, *rules) for word in monitor.keywords]
+    probes = list(_probe_completions(task, words)) if rewarded and rules else []
+    for monitor in in_reward:
+        for other in evaluating:
+            equal = other.name == monitor.name or hash_monitor(other) == hash_monitor(monitor)
+            seen = _flagged(other, probes) if monitor in rewarded and other in rules else set()
+            if equal or (seen and seen <= _flagged(monitor, probes)):
+                raise ConfigError(
+                    f'reward.penalties: the evaluating monitor "{other.name}" flags nothing that '
+                    f'"{monitor.name}" in the reward does not flag. A policy trained against a monitor cannot be '
+                    "evaluated with it or a part of it. Use another monitor, under another name."
                 )
 
 
@@ -316,7 +304,7 @@ def _probe_completions(task: Task[Any], keywords: Sequence[str]) -> Iterator[str
         yield f"[ANSWER] 1 {word}"
 
 
-def _flagged(monitor: RuleMonitor, completions: Sequence[str]) -> set[int]:
+def _flagged(monitor: Monitor, completions: Sequence[str]) -> set[int]:
     """The indices of the completions that the monitor flags."""
     views = [
         make_view(monitor.scope, prompt="", question="", completion=text) for text in completions

@@ -16,11 +16,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from glasshouse.config.schema import Config
 from glasshouse.errors import TrackError, install_command
@@ -43,8 +42,7 @@ LoggedSteps = Mapping[MetricKind, int]
 """The last step of each kind that a tracker already has; steps up to it are not sent again."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepMetrics:
+class StepMetrics(NamedTuple):
     """The numbers of one training step or of one evaluation.
 
     Example: `StepMetrics("train", 3, 1760000000.0, {"train/step": 3, "train/reward": 0.5})`
@@ -171,35 +169,18 @@ LogEvent = Callable[..., None]
 """Called with the kind of an event and its fields, like `RunDirectory.log_event`."""
 
 
-class TrackerThread:
+class TrackerThread(threading.Thread):
     """Calls one tracker, in its own thread."""
 
     def __init__(self, name: str, tracker: Tracker, logged: LoggedSteps) -> None:
-        self.name, self.tracker, self.last_steps = name, tracker, dict(logged)
-        self.error = ""
-        self.queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._work, name=f"track {name}", daemon=True)
-        self.thread.start()
+        super().__init__(name=name, daemon=True)
+        self.tracker, self.last_steps, self.error = tracker, dict(logged), ""
+        self.calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.start()
 
-    def log(self, metrics: StepMetrics) -> None:
-        """Queue metrics, unless the tracker has this step: a repeated step has the same numbers."""
-        if metrics.step > self.last_steps.get(metrics.kind, -1):
-            self.last_steps[metrics.kind] = metrics.step
-            self.queue.put(partial(self.tracker.log, metrics))
-
-    def finish(self, summary: Mapping[str, Any], outcome: RunOutcome) -> None:
-        numbers = flatten_numbers("summary", summary)
-        self.queue.put(partial(self.tracker.finish, numbers, outcome))
-        self.queue.put(None)
-
-    def join(self, timeout: float | None) -> None:
-        self.thread.join(timeout)
-        if self.thread.is_alive():
-            self.error = "it did not finish in time"
-
-    def _work(self) -> None:
+    def run(self) -> None:
         try:
-            while call := self.queue.get():
+            while call := self.calls.get():
                 call()
         except Exception as error:
             self.error = _first_line(error)
@@ -227,24 +208,28 @@ class Trackers:
         return {thread.name: thread.tracker.url for thread in self.threads}
 
     def log(self, metrics: StepMetrics) -> None:
-        """Queue metrics for every tracker that has not failed."""
+        """Queue metrics for every tracker that has not failed and does not have the step yet: a repeated step has
+        the same numbers."""
         self._drop_failed()
         for thread in self.threads:
-            thread.log(metrics)
+            if metrics.step > thread.last_steps.get(metrics.kind, -1):
+                thread.last_steps[metrics.kind] = metrics.step
+                thread.calls.put(partial(thread.tracker.log, metrics))
 
     def finish(
-        self,
-        summary: Mapping[str, Any],
-        outcome: RunOutcome,
-        timeout: float | None = FINISH_TIMEOUT,
+        self, summary: Mapping[str, Any], outcome: RunOutcome, timeout: float = FINISH_TIMEOUT
     ) -> None:
         """Finish all trackers and wait for them; a second call does nothing."""
+        numbers = flatten_numbers("summary", summary)
         for thread in self.threads:
-            thread.finish(summary, outcome)
-        deadline = None if timeout is None else time.monotonic() + timeout
+            thread.calls.put(partial(thread.tracker.finish, numbers, outcome))
+            thread.calls.put(None)
+        deadline = time.monotonic() + timeout
         with redirect_stdout(io.StringIO()):  # some trackers print when they finish
             for thread in self.threads:
-                thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                thread.join(max(0.0, deadline - time.monotonic()))
+                if thread.is_alive():
+                    thread.error = "it did not finish in time"
         self._drop_failed()
         self.threads = []
 
@@ -304,7 +289,8 @@ def upload_run(
             trackers, path, config, lambda kind, text, **_: failures.append(text)
         )
         urls, summary = started.urls, load_summary(path) or {}
-        started.finish(summary, "finished" if "after" in summary else "interrupted", timeout=None)
+        outcome: RunOutcome = "finished" if "after" in summary else "interrupted"
+        started.finish(summary, outcome, timeout=threading.TIMEOUT_MAX)
     if failures:
         raise TrackError("\n".join(failures))
     return urls

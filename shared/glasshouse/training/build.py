@@ -75,7 +75,7 @@ def find_warnings(
 def validate_config(config: Config) -> None:
     """Check what the types of the schema cannot express."""
     engine.check_name(config.generate.engine)
-    validate_reward_terms(config.reward.terms, config.reward.combine)
+    validate_reward_terms(config.reward.terms)
     algorithm = get_algorithm(config.learn.algorithm)
     if config.reward.shuffle and config.reward.random:
         raise ConfigError("reward.shuffle and reward.random exclude each other; set one of them.")
