@@ -64,7 +64,7 @@ view-screenshots: $(VENV)/.ready ## docs/figures/view-*, report.png: train a run
 
 .PHONY: docs
 docs: $(VENV)/.notebook $(DOCS)/.ready ## execute docs/tutorial.ipynb and build the site into build/site; a broken link is an error
-	@$(BIN)/python tools/docs_site.py && $(DOCS)/bin/python tools/tutorial.py $(BIN)/python && $(DOCS)/bin/mkdocs build $(ARGS)
+	@$(BIN)/python tools/docs_site.py && $(DOCS)/bin/python tools/tutorial.py $(BIN)/python && NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build $(ARGS)
 
 .PHONY: lock
 lock: $(VENV)/.notebook ## write constraints.txt and requirements.lock: the installed versions, and the hashes of their files

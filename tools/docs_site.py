@@ -33,9 +33,6 @@ def main() -> int:
             copy(target)
     write(Path("reference/config.md"), format_config_page(describe_keys()))
     write(Path("reference/api.md"), format_api_page(glasshouse.__all__))
-    write(
-        Path("site.css"), ".rst-content table.docutils td { white-space: normal; }\n"
-    )  # wrap cells
     print(f"{SOURCE.relative_to(ROOT)}: {len(pages)} pages and 2 generated ones")
     return 0
 
