@@ -108,15 +108,15 @@ def test_a_usage_error_exits_with_2_and_suggests_the_nearest_name(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["resume", "RUN", "steps=3", "--fork", "a=b", "seed=1"],
-        ["resume", "steps=3", "RUN", "seed=1", "--fork", "a=b"],
-        ["resume", "steps=3", "--fork", "a=b", "seed=1", "RUN"],
-        ["resume", "--quiet", "steps=3", "--fork", "a=b", "RUN", "seed=1"],
+        ["eval", "MODEL", "steps=3", "--task", "a=b", "seed=1"],
+        ["eval", "steps=3", "MODEL", "seed=1", "--task", "a=b"],
+        ["eval", "steps=3", "--task", "a=b", "seed=1", "MODEL"],
+        ["eval", "--json", "steps=3", "--task", "a=b", "MODEL", "seed=1"],
     ],
 )
 def test_overrides_may_be_placed_anywhere(arguments: list[str]) -> None:
     args = make_parser().parse_args(arguments)
-    assert (args.run, args.fork, args.overrides) == ("RUN", "a=b", ["steps=3", "seed=1"])
+    assert (args.model, args.task, args.overrides) == ("MODEL", "a=b", ["steps=3", "seed=1"])
 
 
 def test_help_lists_every_command_with_an_example_and_imports_no_heavy_library() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,8 +69,9 @@ def test_train_resume_and_evaluate_return_typed_results(result, tmp_path):
     assert result.checkpoint.is_dir()
     with pytest.raises(AttributeError):
         result.steps = 3
-    longer = glasshouse.resume(result.path, {"steps": 3}, fork=tmp_path / "fork", progress=False)
-    assert (longer.outcome, longer.steps, longer.path) == ("finished", 3, tmp_path / "fork")
+    run = shutil.copytree(result.path, tmp_path / "copy")
+    longer = glasshouse.resume(run, {"steps": 3}, progress=False)
+    assert (longer.outcome, longer.steps, longer.path) == ("finished", 3, run)
     evaluation = glasshouse.evaluate(result.checkpoint)
     assert (evaluation.task, evaluation.problems) == ("sum_digits", 3)
     assert evaluation.accuracy_low <= evaluation.accuracy <= evaluation.accuracy_high

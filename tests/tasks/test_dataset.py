@@ -19,6 +19,7 @@ from glasshouse.errors import TaskError
 from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.base import make_task
 from glasshouse.tasks.dataset import read_gold
+from glasshouse.tasks.problem_files import describe_unchecked
 from glasshouse.tasks.streams import FreshProblems, Split, assign_split
 from glasshouse.types import AnswerKind, Style
 
@@ -169,6 +170,17 @@ def test_gold_answers(value: Any, expected: tuple[str, str]) -> None:
         (plain_rows(), {"question": "answer"}, ["answer", "cannot be the question and"]),
         ([*plain_rows(), {"question": "Who?", "answer": "nobody"}], {}, ["row 61", "'nobody'"]),
         ([*plain_rows(), {"question": "Who?", "answer": ""}], {}, ["row 61", "no answer"]),
+        ([*plain_rows(), {"question": "Why?", "answer": "1/0"}], {}, ["row 61", "'1/0'"]),
+        (
+            [*MATH, MATH[0] | {"problem": "Why?", "solution": r"\boxed{1/0}"}],
+            {},
+            [f"row {len(MATH) + 1}", "'1/0'"],
+        ),
+        (
+            [*MATH, MATH[0] | {"problem": "Why?", "solution": r"\boxed{\frac{1}{}"}],
+            {},
+            [f"row {len(MATH) + 1}"],
+        ),
         (plain_rows(), {"kind": "choice"}, ["row 1", "'17'", "choice"]),
         ([MMLU[0] | {"answer": "E"}], {}, ["row 1", "'E'", "A, B, C, D"]),
         ([MMLU[0] | {"choices": "one"}], {}, ["row 1", "choices"]),
@@ -190,6 +202,16 @@ def test_what_cannot_be_asked_or_graded_is_refused(
     with pytest.raises(TaskError) as caught:
         make(tmp_path / "problems.jsonl", rows, **options)
     assert all(part in str(caught.value) for part in parts), caught.value
+
+
+def test_math_golds_are_checked_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make(tmp_path / "problems.jsonl", MATH)
+    assert describe_unchecked(task.problems) == ""
+    monkeypatch.setattr("glasshouse.tasks.problem_files.GOLD_SECONDS", 0)
+    monkeypatch.setattr("glasshouse.tasks.problem_files._checked_golds", set())
+    assert "0 of" in describe_unchecked(make(tmp_path / "problems.jsonl", MATH).problems)
 
 
 def test_a_validation_problem_in_training_is_refused(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ GOOD = '{"question": "1+1?", "answer": "2"}'
         ('{"question": "1+1?", "answer": "2", "decimals": -1}', 'its "decimals" is'),
         ('{"question": "2+1?", "answer": "many"}', "'many' is not a number"),
         ('{"question": "2+1?", "answer": "1 and 2", "kind": "sequence"}', "not a sequence"),
+        ('{"question": "2+1?", "answer": "1/0", "kind": "math"}', "'1/0' has no value"),
         ('{"question": "2+1?", "answer": " . ", "kind": "text"}', "its answer is empty"),
         (
             '{"question": "1+1?", "answer": "3"}',

@@ -15,7 +15,6 @@ from tests.training.short_runs import SHORT, MessageRecorder
 
 from glasshouse.cli.app import main
 from glasshouse.errors import TrackError
-from glasshouse.runs.run_directory import load_run_config
 from glasshouse.track.trackers import (
     LoggedSteps,
     RunOutcome,
@@ -28,7 +27,6 @@ from glasshouse.track.trackers import (
     run_display_name,
     tracker,
 )
-from glasshouse.training import checkpointing
 
 NEVER = 10**9
 
@@ -128,14 +126,10 @@ def test_run_does_not_wait_for_a_tracker_that_blocks() -> None:
     release.set()
 
 
-def test_a_fork_is_a_new_run_and_evaluations_after_the_last_metrics_are_left_out(
-    tmp_path: Path, memory_tracker: type[MemoryTracker], finished_run: Path
+def test_evaluations_after_the_last_metrics_are_left_out(
+    tmp_path: Path, finished_run: Path
 ) -> None:
-    run, fork = shutil.copytree(finished_run, tmp_path / "run"), tmp_path / "fork"
-    assert main(["report", "track", str(run), "--to", "memory"]) == 0
-    checkpointing.fork_run(run, fork, load_run_config(run))
-    assert (run / "track" / "id").exists()
-    assert not (fork / "track").exists()
+    run = shutil.copytree(finished_run, tmp_path / "run")
     metrics = run / "results" / "metrics.jsonl"  # resuming truncates metrics, but not events
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
     steps = [(metrics.kind, metrics.step) for metrics in read_step_metrics(run)]

@@ -30,7 +30,7 @@ from glasshouse.errors import RunError
 from glasshouse.files import compute_checksum
 from glasshouse.models.policy import load_policy
 from glasshouse.runs import checkpoints
-from glasshouse.runs.run_directory import RunDirectory, load_events, load_run_config, load_summary
+from glasshouse.runs.run_directory import RunDirectory, load_events, load_summary
 from glasshouse.runs.verify import verify_run
 from glasshouse.tasks.problem_files import create_problem_file
 from glasshouse.tasks.streams import Split
@@ -151,23 +151,11 @@ def test_same_command_resumes_its_run_and_then_starts_a_new_one(
     assert runs[2].exists()  # because the second has another configuration
 
 
-def test_another_configuration_is_refused_by_key_and_can_be_forked(
-    tmp_path: Path, killed_at_3: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_configuration_is_refused_by_key(killed_at_3: Path) -> None:
     key = r"learn\.learning_rate"
-    with pytest.raises(RunError, match=rf"{key} .*0\.001.*0\.5.*--fork NEW {key}="):
+    with pytest.raises(RunError, match=rf"{key} .*0\.001.*0\.5.*out="):
         train(killed_at_3, None, (*SHORT, "learn.learning_rate=0.5"))
-    fork = tmp_path / "fork"
-    command = ["resume", str(killed_at_3), "--quiet", "--fork", str(fork)]
-    assert main([*command, "learn.learning_rate=1e-4"]) == 0
-    assert load_run_config(fork).learn.learning_rate == 1e-4
-    assert load_run_config(killed_at_3).learn.learning_rate == 1e-3
-    result = load_result(fork)
-    assert len(result["metrics"]) == 5
-    assert result["train"][:32] == load_result(killed_at_3)["train"][:32]  # two shared steps
-    assert main([*command, "learn.learning_rate=1e-4"]) == 2
-    assert "--fork" in capsys.readouterr().err
-    assert main(["resume", str(tmp_path / "nowhere")]) == 2
+    assert main(["resume", str(killed_at_3 / "nowhere")]) == 2
 
 
 def test_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
@@ -266,8 +254,6 @@ def test_a_changed_source_can_be_named_accepted_or_restored(
     content = (files / name).read_text()
     old, new = change_file(files / name)
     assert main([*EVAL, f"evaluate.file={name}"]) == 0
-    assert main(["resume", "run", "--fork", "fork", "--quiet"]) == 2
-    assert not (files / "fork").exists()
     (files / name).write_text(content)
     assert main([*EVAL]) == 0
     change_file(files / name)

@@ -102,8 +102,7 @@ def run_experiment(script: str) -> None:
     "resume an interrupted run",
     {
         **RUN,
-        "key=value": "steps=N trains longer; keys that change the numbers need --fork",
-        "--fork NEW": "branch into a new run; any key may change",
+        "key=value": "steps=N trains longer; keys that change the numbers need a new run",
         **ACCEPT,
         **OUTPUT,
     },
@@ -113,16 +112,13 @@ def run_experiment(script: str) -> None:
     examples=[
         "glasshouse resume runs/try",
         "glasshouse resume runs/try steps=200",
-        "glasshouse resume runs/try --fork runs/slower learn.learning_rate=1e-5",
     ],
 )
 def _resume(args: argparse.Namespace) -> int:
     from glasshouse.training.train import resume
 
-    fork = args.fork or None
     settings = {"progress": not args.quiet, "verbose": args.verbose}
-    accept = args.accept_changes
-    result = resume(args.run, args.overrides, fork=fork, accept_changes=accept, **settings)
+    result = resume(args.run, args.overrides, accept_changes=args.accept_changes, **settings)
     return _finish(args, result.open().config, result)
 
 

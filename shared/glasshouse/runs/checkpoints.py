@@ -20,7 +20,6 @@ import json
 import os
 import re
 import shutil
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,7 +55,7 @@ class Snapshot:
 
     state: dict[str, Any]
     weights: Mapping[str, Tensor]
-    """The model's weights by name, to compare with the file."""
+    """To compare with the file."""
     learner: dict[str, Tensor]
     """The learner's tensors; empty with `save_shards`."""
     save_model: Callable[[Path], None]
@@ -65,10 +64,6 @@ class Snapshot:
     """Rollouts already generated for the next step, as JSON lines."""
     save_shards: Callable[[Path], None] | None = None
     """Lets the ranks of a sharded learner write, and compare, their parts of its tensors to a folder."""
-
-    @property
-    def step(self) -> int:
-        return int(self.state["step"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +87,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
     """Write and verify a new checkpoint in `folder`, then replace an existing one of this step."""
     from safetensors.torch import save_file
 
-    final = folder / f"step-{snapshot.step:06d}"
+    final = folder / f"step-{snapshot.state['step']:06d}"
     temporary = folder / f"{final.name}{WRITING}"
     _delete_folder(temporary)
     try:
@@ -136,29 +131,22 @@ def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
                     problems.append(f"{name} in {file} is missing or differs")
     if problems:
         raise RunError(
-            f"The checkpoint of step {snapshot.step} does not read back as it was written: "
+            f"The checkpoint {path.name} does not read back as it was written: "
             f"{problems[0]}. Check the disk."
         )
 
 
 def verify_checkpoint(path: Path) -> tuple[str, ...]:
     """Compare every file with its checksum; returns what is damaged, nothing if it is valid."""
-    return verify_folder(path, required=(weights_file(path), STATE, *_learner_files(path)))
+    total = max((int(file.stem[-5:]) for file in list_shards(path)), default=0)
+    shards = [f"learner-{n:05d}-of-{total:05d}.safetensors" for n in range(1, total + 1)]
+    return verify_folder(path, required=(weights_file(path), STATE, *(shards or [LEARNER])))
 
 
 def weights_file(path: Path) -> str:
     """The file whose checksum identifies the weights: adapters if they are not merged into a saved model."""
     only_adapters = (path / ADAPTER).exists() and not (path / MODEL).exists()
     return ADAPTER if only_adapters else MODEL
-
-
-def _learner_files(path: Path) -> list[str]:
-    """The files that must hold the learner's tensors: one, or one for each rank that wrote the checkpoint."""
-    totals = [int(file.stem[-5:]) for file in list_shards(path)]
-    if not totals:
-        return [LEARNER]
-    total = max(totals)
-    return [f"learner-{number:05d}-of-{total:05d}.safetensors" for number in range(1, total + 1)]
 
 
 def inspect_checkpoint(path: Path, verify: bool = True) -> Checkpoint:
@@ -169,14 +157,13 @@ def inspect_checkpoint(path: Path, verify: bool = True) -> Checkpoint:
     if damage:
         return found
     try:
-        state = json.loads(read_regular_file(path / STATE))
+        state = read_state(path)
         if state["step"] != found.step:
             return replace(found, damage=(f"{STATE} is of step {state['step']}",))
+        checksums = json.loads(read_regular_file(path / CHECKSUMS))
         return replace(
             found,
-            weights_sha256=json.loads(read_regular_file(path / CHECKSUMS))[weights_file(path)][
-                "sha256"
-            ],
+            weights_sha256=checksums[weights_file(path)]["sha256"],
             reward=None if state["reward"] is None else float(state["reward"]),
             why_saved=str(state["reason"]),
         )
@@ -205,45 +192,17 @@ def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[Checkpoint]
     return None, damaged
 
 
-def read_checkpoint(
-    path: Path, *, with_learner: bool = True
-) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
-    """Read the state, the model's tensors and the learner's tensors, whole; without the latter if the ranks of a
-    sharded learner read them."""
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    """Read the state, the model's tensors and the learner's tensors, whole. Those of a sharded learner are read by
+    its ranks: here, they are empty."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    learner: dict[str, Tensor] = {}
     try:
-        if with_learner:
-            is_whole = (path / LEARNER).exists()
-            learner = load_file(path / LEARNER) if is_whole else read_shards(path)
+        learner = load_file(path / LEARNER) if (path / LEARNER).exists() else {}
         return read_state(path), load_file(path / weights_file(path)), learner
     except (OSError, ValueError, SafetensorError) as error:
         raise RunError(f"The checkpoint {path} cannot be read: {error}.") from None
-
-
-def read_shards(path: Path) -> dict[str, Tensor]:
-    """Put the tensors that ranks wrote (`learn/sharded.py`) together in this process."""
-    import torch
-    import torch.distributed.checkpoint as dcp
-    from safetensors import safe_open
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-
-    names = set()
-    for file in list_shards(path):
-        with safe_open(file, framework="pt") as shard:
-            names |= set(shard.keys())
-    reader = HuggingFaceStorageReader(str(path))
-    metadata: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
-    tensors = {
-        name: torch.empty(metadata[name].size, dtype=metadata[name].properties.dtype)
-        for name in sorted(names)
-    }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
-    return tensors
 
 
 def list_shards(path: Path) -> list[Path]:
@@ -269,12 +228,6 @@ def read_newest_state(folder: Path) -> dict[str, Any]:
             except (OSError, ValueError, RecursionError):
                 continue
     return {}
-
-
-def read_next_rollouts(path: Path) -> bytes:
-    """Read the rollouts already generated for the next step, as JSON lines; empty if none."""
-    file = path / NEXT_ROLLOUTS
-    return file.read_bytes() if file.exists() else b""
 
 
 def prune_checkpoints(folder: Path, keep: Sequence[str]) -> list[tuple[Checkpoint, str]]:

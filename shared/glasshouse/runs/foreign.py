@@ -30,7 +30,7 @@ from glasshouse.runs.verify import verify_rollout_log
 from glasshouse.tables import OnProgress
 from glasshouse.tables import iter_rows as iter_table_rows
 from glasshouse.tasks.answers import answers_match, extract_answer
-from glasshouse.tasks.problem_files import AnswerForm, find_forms
+from glasshouse.tasks.problem_files import AnswerForm, GoldCheck, find_forms
 from glasshouse.types import (
     AnswerKind,
     Completion,
@@ -312,13 +312,23 @@ class RolloutSource:
         compared = [n for n, known in given.items() if n in columns and known not in columns]
         if self.is_own or not compared:
             return {}
-        rows = self._expand(lambda share: None)
-        values = (_look_up(row, columns[name]) for row in rows for name in compared)
-        answers = (_as_key(value) for value in values if value not in (MISSING, None))
+        answers: dict[str, tuple[str, int]] = {}
+        for number, row in enumerate(self._expand(lambda share: None), 1):
+            for name in compared:
+                if (value := _look_up(row, columns[name])) not in (MISSING, None):
+                    answers.setdefault(_as_key(value), (name, number))
         try:
-            return find_forms(answers, self.answer_kind)
+            forms = find_forms(answers, self.answer_kind)
         except ValueError as error:
             raise RolloutFileError(f"{self.path}, --answer-kind: {error}.") from None
+        golds = GoldCheck()
+        for answer, (kind, _) in forms.items():
+            if kind is AnswerKind.MATH:
+                try:
+                    golds.check_math(answer)
+                except ValueError as error:
+                    raise self._fail(*answers[answer], str(error).rstrip(".")) from None
+        return forms
 
     def _default_mapping(self, row: Mapping[str, Any]) -> dict[str, str]:
         if self.format is COLUMNS:

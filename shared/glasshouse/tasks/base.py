@@ -89,6 +89,8 @@ class Task(ABC, Generic[SomeOptions]):
     """How the prompt describes the text after the `[ANSWER]` tag."""
     kind: ClassVar[AnswerKind] = AnswerKind.NUMBER
     Options: ClassVar[type[TaskOptions]]
+    has_worked_example: ClassVar[bool] = True
+    """False for problems from outside, whose solutions are not known."""
     demonstration_options: ClassVar[frozenset[str]] = frozenset()
     """Options that apply only to the demonstrations for base models, not to RL."""
     example_options: ClassVar[Mapping[str, Any] | None] = {}
@@ -143,18 +145,19 @@ class Task(ABC, Generic[SomeOptions]):
         """The worked example of the system prompt."""
 
     def system_prompt(self, style: Style) -> str:
-        """Asks for steps and shows a worked example, or forbids steps."""
+        """Asks for steps and shows a worked example, if the task can solve one; or forbids steps."""
         if style is Style.DIRECT:
             return (
                 f"{self.role} Give only the final answer, as [ANSWER] {self.answer_format}. "
                 f"Do not show steps, working or explanations.{self.rounding_instruction()}"
             )
+        prompt = f"{self.role} Solve it step by step, then end with [ANSWER] {self.answer_format}."
+        if not self.has_worked_example:
+            return prompt
         example = self.example()
         demonstration = self.demonstrate(example, "steps", random.Random(0))
-        return (
-            f"{self.role} Solve it step by step, then end with [ANSWER] {self.answer_format}."
-            f"{self.rounding_instruction()}\n\nExample\n{example.question}\n{demonstration}"
-        )
+        instruction = self.rounding_instruction()
+        return f"{prompt}{instruction}\n\nExample\n{example.question}\n{demonstration}"
 
     def rounding_instruction(self) -> str:
         """A sentence on decimals, with a leading space; empty if answers are integers."""

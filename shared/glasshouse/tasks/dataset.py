@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Literal
 from glasshouse import randomness
 from glasshouse.errors import TaskError, did_you_mean, import_extra
 from glasshouse.tables import iter_rows, list_files
-from glasshouse.tasks.answers import extract_answer, normalize_text, read_exactly, strip_markup
+from glasshouse.tasks.answers import extract_answer, read_exactly, strip_markup
 from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, format_completion, task
-from glasshouse.tasks.problem_files import detect_kind, normalize_question
+from glasshouse.tasks.problem_files import GoldCheck, detect_kind, normalize_question
 from glasshouse.tasks.steps import Scratchpad
 from glasshouse.tasks.streams import Split, assign_split
 from glasshouse.types import AnswerKind, ExtractionRule, Problem, Style
@@ -88,6 +88,7 @@ class DatasetTask(Task[DatasetOptions]):
     role = "You solve a problem."
     Options = DatasetOptions
     example_options = None
+    has_worked_example = False
 
     def __init__(self, options: DatasetOptions | None = None) -> None:
         super().__init__(options)
@@ -172,24 +173,25 @@ class DatasetTask(Task[DatasetOptions]):
 
     def _make_problems(self, drafts: Sequence[_Draft]) -> list[Problem]:
         """One problem per question. A question with two answers or in both files is an error."""
-        problems: dict[str, tuple[Problem, _Draft]] = {}
+        problems: dict[str, Problem] = {}
+        golds = GoldCheck()
         for draft in drafts:
             problem = self._make_problem(draft)
-            first, earlier = problems.setdefault(problem.key, (problem, draft))
-            if earlier is draft:
-                continue
-            if earlier.split != draft.split:
+            try:
+                place, first = golds.check(problem, draft.place)
+            except TaskError:
+                raise
+            except ValueError as error:
+                reason = str(error).rstrip(".")
+                raise TaskError(f"{draft.place}: {reason}. Correct or remove the row.") from None
+            if problem.meta.get("split") != first.meta.get("split"):
                 raise TaskError(
-                    f"{draft.place}: this validation problem is also in training ({earlier.place}). Remove it from "
-                    "one of the files."
+                    f"{draft.place}: this validation problem is also in training ({place}). Remove it from one of the "
+                    "files."
                 )
-            if normalize_text(first.gold_answer) != normalize_text(problem.gold_answer):
-                raise TaskError(
-                    f"{draft.place} answers the question of {earlier.place} differently: {problem.gold_answer!r:.60}, "
-                    f"not {first.gold_answer!r:.60}. Remove one of the rows."
-                )
-            self.repeated += 1
-        return [problem for problem, _ in problems.values()]
+            self.repeated += problem.key in problems
+            problems.setdefault(problem.key, problem)
+        return list(problems.values())
 
     def _make_problem(self, draft: _Draft) -> Problem:
         kind, gold = self.kind, strip_markup(draft.gold)
@@ -243,11 +245,7 @@ class DatasetTask(Task[DatasetOptions]):
         return self.problems[0]
 
     def system_prompt(self, style: Style) -> str:
-        if self.system:
-            return self.system
-        if style is Style.DIRECT:
-            return super().system_prompt(style)
-        return f"{self.role} Solve it step by step, then end with [ANSWER] {self.answer_format}."
+        return self.system or super().system_prompt(style)
 
     @property
     def modes(self) -> Mapping[str, Mode]:

@@ -23,7 +23,7 @@ from glasshouse import randomness
 from glasshouse.errors import TaskError, did_you_mean, import_extra
 from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions
 from glasshouse.tasks.steps import Scratchpad
-from glasshouse.types import AnswerKind, Problem, Style
+from glasshouse.types import AnswerKind, Problem
 
 EXCLUDED = {
     "it accepts several answers, and Glasshouse compares with one gold answer": """
@@ -67,6 +67,7 @@ class GymTask(Task[GymOptions]):
     answer_format = "<answer>"
     kind = AnswerKind.TEXT
     Options = GymOptions
+    has_worked_example = False
 
     @classmethod
     def from_name(cls, name: str, options: Mapping[str, Any]) -> Self:
@@ -143,12 +144,6 @@ class GymTask(Task[GymOptions]):
 
     def example(self) -> Problem:
         return self.problem_at("any", 0)
-
-    def system_prompt(self, style: Style) -> str:
-        """Has no worked example: reasoning-gym has answers but no solutions."""
-        if style is Style.DIRECT:
-            return super().system_prompt(style)
-        return f"{self.role} Solve it step by step, then end with [ANSWER] {self.answer_format}."
 
     @property
     def modes(self) -> Mapping[str, Mode]:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 import glasshouse
 from glasshouse import randomness
-from glasshouse.errors import ConfigError, RolloutFileError, import_extra, plain_reason
+from glasshouse.errors import ConfigError, RolloutFileError, TaskError, import_extra, plain_reason
 from glasshouse.files import write_json
 from glasshouse.tables import iter_rows
 from glasshouse.tasks.answers import (
@@ -136,15 +137,15 @@ class Row(BaseModel):
 def read_problem_file(file: str | Path) -> list[Problem]:
     """Reads all problems of a file; an invalid row raises an error with its number, and so does one that contradicts
     an earlier row."""
-    path, problems = Path(file), list[Problem]()
-    first: dict[tuple[str, str], tuple[int, Problem]] = {}
+    path, problems, golds = Path(file), list[Problem](), GoldCheck()
     try:
         for number, row in enumerate(iter_rows(path), 1):
             try:
                 problem = _parse_row(row, path.stem)
+                golds.check(problem, f"row {number}")
                 problems.append(problem)
-                earlier = first.setdefault((problem.task, problem.key), (number, problem))
-                _check_gold(problem, *earlier)
+            except TaskError:
+                raise
             except ValueError as error:
                 raise ConfigError(
                     f"{path}, row {number} is not a problem: {str(error).rstrip('.')}. "
@@ -194,21 +195,63 @@ def _parse_row(row: Mapping[str, Any], default_task: str) -> Problem:
     return Problem(**{name: fields[FILE_NAMES.get(name, name)] for name in Problem.__slots__})
 
 
-def _check_gold(problem: Problem, earlier_number: int, earlier: Problem) -> None:
-    """Raises ValueError if no answer could be correct, or if the same problem had another answer in an earlier row."""
-    gold, kind, decimals = problem.gold_answer, problem.answer_kind, problem.decimals
-    if not normalize_text(gold):
-        raise ValueError("its answer is empty")
-    if kind is not AnswerKind.MATH:  # parsing an expression takes too long to do it for every row
-        answers_match(None, gold, kind, decimals)
-    options = problem.meta.get("options") or DEFAULT_OPTIONS
-    if kind is AnswerKind.CHOICE and read_exactly(strip_markup(gold), kind, options) is None:
-        raise ValueError(f"its answer {gold!r:.100} is not among the options {', '.join(options)}")
-    if gold != earlier.gold_answer and not answers_match(earlier.gold_answer, gold, kind, decimals):
-        raise ValueError(
-            f"its answer is {gold!r:.100}, but the same problem has the answer {earlier.gold_answer!r:.100} in row "
-            f"{earlier_number}; keep one of them, or give them different keys"
-        )
+GOLD_SECONDS = 5.0
+"""Time in which the gold answers of the kind math are checked at the start; one may take 50 ms."""
+_checked_golds: set[str] = set()
+
+
+class GoldCheck:
+    """Checks the gold answers of a file, row by row."""
+
+    def __init__(self) -> None:
+        self.first: dict[tuple[str, str], tuple[str, Problem]] = {}
+        self.seconds_left = GOLD_SECONDS
+
+    def check(self, problem: Problem, place: str) -> tuple[str, Problem]:
+        """Raises ValueError if no answer could be correct, or if the same problem had another answer in an earlier
+        place; returns the first place of the problem, and the problem there."""
+        gold, kind, decimals = problem.gold_answer, problem.answer_kind, problem.decimals
+        if not normalize_text(gold):
+            raise ValueError("its answer is empty")
+        if kind is AnswerKind.MATH:
+            self.check_math(gold)
+        else:
+            answers_match(None, gold, kind, decimals)
+        options = problem.meta.get("options") or DEFAULT_OPTIONS
+        if kind is AnswerKind.CHOICE and read_exactly(strip_markup(gold), kind, options) is None:
+            raise ValueError(
+                f"its answer {gold!r:.100} is not among the options {', '.join(options)}"
+            )
+        key = (problem.task, problem.key)
+        first, earlier = self.first.setdefault(key, (place, problem))
+        known = earlier.gold_answer
+        if gold != known and not answers_match(known, gold, kind, decimals):
+            raise ValueError(
+                f"its answer is {gold!r:.100}, but the same problem has the answer {known!r:.100} in {first}; keep one "
+                "of them, or give them different keys"
+            )
+        return first, earlier
+
+    def check_math(self, gold: str) -> None:
+        """An expression without a value, such as 1/0, equals nothing, not even itself."""
+        if gold in _checked_golds or self.seconds_left <= 0:
+            return
+        started = time.monotonic()
+        if not answers_match(gold, gold, AnswerKind.MATH):
+            raise ValueError(f"its answer {gold!r:.100} has no value that could be compared")
+        _checked_golds.add(gold)
+        self.seconds_left -= time.monotonic() - started
+
+
+def describe_unchecked(problems: Iterable[Problem]) -> str:
+    """Say how many gold answers of the kind math could be checked in time; empty if all were."""
+    golds = {p.gold_answer for p in problems if p.answer_kind is AnswerKind.MATH}
+    if not golds - _checked_golds:
+        return ""
+    return (
+        f"{len(golds & _checked_golds):,} of {len(golds):,} gold answers of the kind math were checked, in "
+        f"{GOLD_SECONDS:g} s; a later one that is no expression stops the run when it is graded."
+    )
 
 
 def write_problem_file(file: str | Path, problems: Iterable[Problem]) -> None:

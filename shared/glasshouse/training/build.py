@@ -26,7 +26,7 @@ from glasshouse.rollout.grading import validate_reward_terms
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.dataset import DatasetTask
-from glasshouse.tasks.problem_files import read_task_problems
+from glasshouse.tasks.problem_files import describe_unchecked, read_task_problems
 from glasshouse.tasks.streams import (
     FixedProblems,
     FreshProblems,
@@ -61,6 +61,8 @@ def find_warnings(
     """Return what is probably a mistake in the settings or in the training file; raise if a run could not be evaluated
     at its end."""
     warnings = [*find_unlikely_settings(config), describe_shortage(config, len(validation))]
+    training = problems.problems if isinstance(problems, FixedProblems) else []
+    warnings.append(describe_unchecked([*training, *validation]))
     if config.data.file and isinstance(problems, FixedProblems):
         count, groups = len(problems.problems), config.data.groups_per_step
         if count < groups:

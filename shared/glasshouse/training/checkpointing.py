@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,18 +19,13 @@ from glasshouse.files import write_text
 from glasshouse.generate.engines import ReadyCompletions
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.models.policy import Policy, save_policy
-from glasshouse.models.sources import Sources, find_changes, hash_sources, source_commit
-from glasshouse.registry import import_modules
+from glasshouse.models.sources import Sources, find_changes, source_commit
 from glasshouse.rollout.collector import Group, Pending, grade_groups
 from glasshouse.runs import checkpoints, verify
-from glasshouse.runs.checkpoints import END_OF_TRAINING, Checkpoint, Snapshot
+from glasshouse.runs.checkpoints import END_OF_TRAINING, NEXT_ROLLOUTS, Checkpoint, Snapshot
 from glasshouse.runs.rows import decode_rows, encode_rows, from_row, to_row
 from glasshouse.runs.run_directory import (
-    CONFIG,
-    LOCK,
     RunDirectory,
-    config_text,
-    config_value,
     is_locked,
     is_run_directory,
     list_numbered_runs,
@@ -188,35 +182,32 @@ class CheckpointManager:
             self.log(f"pruned {path.name}, {removed.bytes / 1e6:.1f} MB freed: {reason}")
 
 
-def progress_from_state(state: dict[str, Any], next_rollouts: bytes, policy: Policy) -> Progress:
-    """Return the progress that a checkpoint contains."""
-    progress = Progress(
-        **{name: state[name] for name in SAVED_FIELDS}, seconds=float(state["seconds"])
-    )
+def read_progress(path: Path, state: dict[str, Any], policy: Policy) -> Progress:
+    """Return the progress that a checkpoint contains, with the groups of later steps that were generated and
+    graded before it."""
+    saved = {name: state[name] for name in SAVED_FIELDS}
+    progress, file = Progress(**saved, seconds=float(state["seconds"])), path / NEXT_ROLLOUTS
     steps: dict[int, dict[int, Group]] = {}
-    for rollout in map(from_row, decode_rows(next_rollouts)):
+    for rollout in map(from_row, decode_rows(file.read_bytes() if file.exists() else b"")):
         steps.setdefault(rollout.step, {}).setdefault(rollout.group, []).append(rollout)
-    progress.in_flight = [
-        _restore_pending(list(groups.values()), policy) for groups in steps.values()
-    ]
+    for by_number in steps.values():
+        groups = list(by_number.values())
+        firsts = [group[0] for group in groups]
+        progress.in_flight.append(
+            Pending(
+                policy=policy,
+                seed=firsts[0].seed,
+                step=firsts[0].step,
+                split=firsts[0].split,
+                problems=[r.problem for r in firsts],
+                chats=[r.messages for r in firsts],
+                prompts=[(r.prompt, r.prompt_tokens) for r in firsts],
+                chunks=ReadyCompletions([[[r.completion for r in group] for group in groups]]),
+                received=firsts[0].time,
+                groups=groups,
+            )
+        )
     return progress
-
-
-def _restore_pending(groups: list[Group], policy: Policy) -> Pending:
-    """Return the groups of a later step, which were generated and graded before the checkpoint."""
-    firsts = [group[0] for group in groups]
-    return Pending(
-        policy=policy,
-        seed=firsts[0].seed,
-        step=firsts[0].step,
-        split=firsts[0].split,
-        problems=[r.problem for r in firsts],
-        chats=[r.messages for r in firsts],
-        prompts=[(r.prompt, r.prompt_tokens) for r in firsts],
-        chunks=ReadyCompletions([[[r.completion for r in group] for group in groups]]),
-        received=firsts[0].time,
-        groups=groups,
-    )
 
 
 # --- resuming -------------------------------------------------------------------------------
@@ -234,19 +225,11 @@ def find_run_path(config: Config) -> Path:
     if config.out:
         return Path(config.out)
     for path in list_numbered_runs(config)[-1:]:
-        is_idle = is_run_directory(path) and not is_locked(path)
-        is_unfinished = is_idle and not finished_summary(path, config)
-        if is_unfinished and _has_config(path, config):
-            return path
+        if is_run_directory(path) and not is_locked(path) and not finished_summary(path, config):
+            with suppress(RunError, ConfigError):  # its config.yaml is damaged
+                if set(diff_configs(load_run_config(path), config)) <= {"out"}:
+                    return path
     return next_run_path(config)
-
-
-def _has_config(path: Path, config: Config) -> bool:
-    """Does the run have this configuration? A run whose config.yaml is damaged does not."""
-    try:
-        return set(diff_configs(load_run_config(path), config)) <= {"out"}
-    except (RunError, ConfigError):
-        return False
 
 
 def finished_summary(path: Path, config: Config) -> dict[str, Any] | None:
@@ -271,8 +254,7 @@ def check_same_config(path: Path, config: Config) -> None:
         listed = ", ".join(f"{key} ({old!r} → {new!r})" for key, (old, new) in changed.items())
         raise RunError(
             f"{path} holds a run with another configuration: {listed}. Choose another directory with "
-            f"out=…, or branch off with: {shell_command(['glasshouse', 'resume', path, '--fork', 'NEW'])} "
-            + " ".join(f"{key}=…" for key in changed)
+            f"out=…; model={path}/checkpoints/step-… starts that run from its weights."
         )
     summary = load_summary(path)
     if summary and config.steps < summary["steps_done"]:
@@ -282,13 +264,9 @@ def check_same_config(path: Path, config: Config) -> None:
         )
 
 
-def check_sources(path: Path, config: Config, sources: Sources, *, accept: bool) -> list[str]:
-    """Return what the run was made from and is different now; raise instead unless the user accepts it.
-    Sources whose key has another value are new by intention (`--fork`), but code is always compared."""
-    state = checkpoints.read_newest_state(path / "checkpoints")
-    old, new = state.get("config", {}), config.model_dump(mode="json")
-    named = {key for key in sources if config_value(old, key) != config_value(new, key)}
-    changes = find_changes(state, sources, named - {"imports"})
+def check_sources(path: Path, sources: Sources, *, accept: bool) -> list[str]:
+    """Return what the run was made from and is different now; raise instead unless the user accepts it."""
+    changes = find_changes(checkpoints.read_newest_state(path / "checkpoints"), sources)
     if changes and not accept:
         raise RunError(
             f"{path} was made from something else: {'; '.join(changes)}. Restore it, or start a new run "
@@ -298,51 +276,26 @@ def check_sources(path: Path, config: Config, sources: Sources, *, accept: bool)
     return changes
 
 
-def list_version_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return a warning for each software version that is another one than at the run's start."""
-    return [
-        f"This run was started with {name} {before.get(name)} and continues with {now[name]}: the results "
-        "may differ in their last bits from those of an uninterrupted run."
-        for name in now
-        if now[name] != before.get(name)
-    ]
-
-
-def fork_run(source: Path, target: Path, config: Config, *, accept_changes: bool = False) -> None:
-    """Create a run that starts with the logs and the newest valid checkpoint of another one."""
-    import_modules(config.imports)
-    check_sources(source, config, hash_sources(config), accept=accept_changes)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RunError(f"{target} is not empty; --fork needs a new directory.")
-    checkpoint, _ = checkpoints.newest_checkpoint(source / "checkpoints")
-    if checkpoint is None:
-        raise RunError(f"{source} has no valid checkpoint to branch off from.")
-    temporary = target.with_name(f".{target.name}.forking")
-    shutil.rmtree(temporary, ignore_errors=True)
-    ignored = shutil.ignore_patterns("checkpoints", LOCK, "summary.json", "track")
-    shutil.copytree(source, temporary, ignore=ignored)
-    shutil.copytree(checkpoint.path, temporary / "checkpoints" / checkpoint.path.name)
-    write_text(temporary / CONFIG, config_text(config))
-    if target.exists():
-        target.rmdir()
-    os.replace(temporary, target)
-
-
 def restore_checkpoint(run: TrainingRun) -> None:
     """Restore the newest valid checkpoint and truncate the rollout log and the metrics to it. Without
     a checkpoint, the run starts from the beginning."""
     directory, config, display = run.directory, run.config, run.display
-    checkpoint, warnings = find_checkpoint(directory)
-    if checkpoint:
-        is_sharded = config.learn.sharding != "none"
-        state, weights, learner = checkpoints.read_checkpoint(
-            checkpoint.path, with_learner=not is_sharded
+    checkpoints.remove_partial(directory.checkpoints)
+    checkpoint, damaged = checkpoints.newest_checkpoint(directory.checkpoints)
+    if damaged and not checkpoint:
+        raise RunError(
+            f"No checkpoint of {directory.path} is valid ({damaged[0].name}: {damaged[0].damage[0]}), "
+            "so the run cannot be resumed. Restore a copy of a checkpoint, or remove the checkpoints "
+            "folder to start over."
         )
-        damage = [
-            *verify.verify_rollout_log(directory.path, state),
-            *verify.verify_derived_files(directory.path, state),
-        ]
-        warnings += [str(item) for item in damage]
+    warnings = [
+        f"The checkpoint {bad.name} is damaged and was skipped: {'; '.join(bad.damage)}."
+        for bad in damaged
+    ]
+    if checkpoint:
+        state, weights, learner = checkpoints.read_checkpoint(checkpoint.path)
+        warnings += map(str, verify.verify_rollout_log(directory.path, state))
+        warnings += map(str, verify.verify_derived_files(directory.path, state))
     for warning in warnings:
         directory.log_event("damaged", text=warning)
         display.warn(warning)
@@ -352,22 +305,25 @@ def restore_checkpoint(run: TrainingRun) -> None:
             directory.truncate_to({})
         directory.log_event("start", seed=config.seed, model=config.model, commit=source_commit())
         return
-    versions = run.checkpoints.provenance["versions"]
-    for warning in list_version_changes(state["versions"], versions):
-        directory.log_event("warning", text=warning)
-        display.warn(warning)
+    for name, version in run.checkpoints.provenance["versions"].items():
+        if version != (before := state["versions"].get(name)):
+            run.log_event(
+                "warning",
+                text=f"This run was started with {name} {before} and continues with {version}: the results may "
+                "differ in their last bits from those of an uninterrupted run.",
+            )
     try:
         if not config.learn.lora_rank:
             run.policy.load_weights(weights)
-        folder = checkpoint.path.resolve() if is_sharded else None
-        run.backend.restore(LearnerState(state["version"], learner, folder=folder))
+        run.backend.restore(
+            LearnerState(state["version"], learner, folder=checkpoint.path.resolve())
+        )
     except ModelError as error:
         raise RunError(
             f"The checkpoint {checkpoint.path} does not fit this run: {error} Its files match their "
             "checksums, so they were replaced. Delete its folder to resume from an older checkpoint."
         ) from None
-    next_rollouts = checkpoints.read_next_rollouts(checkpoint.path)
-    run.progress = progress_from_state(state, next_rollouts, run.policy)
+    run.progress = read_progress(checkpoint.path, state, run.policy)
     run.problems.restore(run.progress.data)
     run.penalties.weights |= run.progress.penalties
     run.checkpoints.saved_step = checkpoint.step
@@ -377,19 +333,3 @@ def restore_checkpoint(run: TrainingRun) -> None:
         "resume", step=checkpoint.step, path=checkpoint.path.name, commit=source_commit()
     )
     display.resumed(checkpoint.step, checkpoint.path)
-
-
-def find_checkpoint(directory: RunDirectory) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest valid checkpoint, and a warning for each newer one that is damaged."""
-    checkpoints.remove_partial(directory.checkpoints)
-    newest, damaged = checkpoints.newest_checkpoint(directory.checkpoints)
-    if damaged and not newest:
-        raise RunError(
-            f"No checkpoint of {directory.path} is valid ({damaged[0].path.name}: {damaged[0].damage[0]}), "
-            "so the run cannot be resumed. Restore a copy of a checkpoint, or remove the checkpoints "
-            "folder to start over."
-        )
-    return newest, [
-        f"The checkpoint {bad.path.name} is damaged and was skipped: {'; '.join(bad.damage)}."
-        for bad in damaged
-    ]

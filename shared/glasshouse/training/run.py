@@ -120,9 +120,7 @@ class TrainingRun:
             changes: list[str] = []
             if is_run_directory(path):
                 checkpointing.check_same_config(path, self.config)
-                changes = checkpointing.check_sources(
-                    path, self.config, self.sources, accept=accept_changes
-                )
+                changes = checkpointing.check_sources(path, self.sources, accept=accept_changes)
                 if summary := checkpointing.finished_summary(path, self.config):
                     for damage in verify_run(path).damage:
                         self.display.warn(str(damage))

@@ -95,25 +95,18 @@ def resume(
     path: str | Path,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     *,
-    fork: str | Path | None = None,
     accept_changes: bool = False,
     progress: bool = True,
     verbose: bool = False,
 ) -> TrainResult:
-    """Continue an interrupted run from its newest valid checkpoint. `{"steps": N}` trains longer;
-    keys that change the numbers need `fork`, the directory of a new run that branches off. A run whose
-    files (problems, model, imported code) changed is refused unless `accept_changes`.
+    """Continue an interrupted run from its newest valid checkpoint. `{"steps": N}` trains longer; keys that
+    change the numbers need a new run. A run whose files (problems, model, imported code) changed is refused unless
+    `accept_changes`.
 
     Example: `resume("runs/try", {"steps": 200})`
     """
-    from glasshouse.training.checkpointing import fork_run
-
-    path = Path(path)
-    saved = load_run_config(path)  # raises if this is not a run directory
-    target = Path(fork) if fork else path
-    config = override_config(override_config(saved, overrides), {"out": str(target)})
-    if fork:
-        fork_run(path, target, config, accept_changes=accept_changes)
+    saved = load_run_config(Path(path))  # raises if this is not a run directory
+    config = override_config(override_config(saved, overrides), {"out": str(path)})
     return _train(config, progress, verbose, accept_changes=accept_changes)
 
 
