@@ -2,10 +2,9 @@
 
     python -m proofs.hostile_files [--only zip_bomb …] [--variations 10] [--processes 2]
 
-proofs/hostile_rollouts.py and proofs/hostile_folders.py make the files. A kind is a function
-`(folder, variation) -> arguments of glasshouse`; what a function in `REFUSED` makes must be refused.
-A file of a function in `READABLE` may also be read: what is wrong with it changes no result, is printed
-as a result, or cannot be known. Every command must end
+proofs/hostile_rollouts.py and proofs/hostile_folders.py make the files. Those of `REFUSED` must be refused; those of
+`READABLE` may also be read: what is wrong with them changes no result, is printed as a result, or cannot be known.
+Every command must end
 
 - with exit code 2 and a sentence on stderr, or 0 or 1 where the file may be read; without a traceback or a signal,
 - within CPU_SECONDS of CPU time and WALL_SECONDS in all, since other processes may delay it,
@@ -26,20 +25,15 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from proofs import hostile_folders, hostile_rollouts
+from proofs import hostile_folders  # noqa: F401, registers its kinds
+from proofs.hostile_rollouts import READABLE, REFUSED
 
-Kind = Callable[[Path, int], Sequence[str]]
-MODULES = (hostile_rollouts, hostile_folders)
-REFUSED, READABLE = (
-    {kind.__name__: kind for module in MODULES for kind in getattr(module, table)}
-    for table in ("REFUSED", "READABLE")
-)
-KINDS: dict[str, Kind] = REFUSED | READABLE
+KINDS = REFUSED | READABLE
 CPU_SECONDS, WALL_SECONDS = 10, 300
 PEAK_BYTES = 2_000_000_000
 ADDRESS_SPACE = 24_000_000_000
