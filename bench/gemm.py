@@ -1,7 +1,6 @@
 """How long would the matrix products of a step take alone? The yardstick for the speed of large models.
 
     python bench/gemm.py --model smollm2 --threads 2
-    python bench/gemm.py --rows 4 16 64 128 1024       # torch.mm and oneDNN by number of rows
 
 Each product of the model is timed by itself in float32 with the shapes of the real computation (`rows` tokens at a
 time): the median of several calls, and the fastest. There are two yardsticks: `torch.mm`, and the faster of `torch.mm`
@@ -22,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 
 import torch
 from transformers import AutoConfig
@@ -75,27 +73,22 @@ def time_product(
     """Durations of a product, by yardstick; with `training`, and of those for the gradients of its input and
     weight. A weight that does not change, as in generation, is packed for oneDNN."""
     x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs)
-    grad = torch.randn(rows, outputs)
-    out, grad_x, grad_weight = torch.empty_like(grad), torch.empty_like(x), torch.empty_like(weight)
-    for_onednn = weight if training else pack_weight(weight)
-    products = [
-        (lambda: torch.mm(x, weight.t(), out=out), lambda: linear(x, for_onednn, onednn=True)),
-    ]
+    packed = weight if training else pack_weight(weight)
+    products = [time_both(x, weight.t(), lambda: linear(x, packed), repeats)]
     if training:
-        products.append(
-            (
-                lambda: torch.mm(grad, weight, out=grad_x),
-                lambda: linear(grad, weight.t(), onednn=True),
-            )
-        )
-    durations = []
-    for by_torch, by_onednn in products:
-        mm, onednn = time_calls(by_torch, repeats), time_calls(by_onednn, repeats)
-        durations.append({"mm": mm, "best": min(mm, onednn, key=statistics.median)})
-    if training:
-        mm = time_calls(lambda: torch.mm(grad.t(), x, out=grad_weight), repeats)
-        durations.append({"mm": mm, "best": mm})
-    return durations
+        grad = torch.randn(rows, outputs)
+        products.append(time_both(grad, weight, lambda: linear(grad, weight.t()), repeats))
+        products.append(time_both(grad.t(), x, None, repeats))
+    return products
+
+
+def time_both(
+    a: torch.Tensor, b: torch.Tensor, by_onednn: Callable[[], object] | None, repeats: int
+) -> dict[str, list[float]]:
+    out = torch.empty(a.shape[0], b.shape[1])
+    mm = time_calls(lambda: torch.mm(a, b, out=out), repeats)
+    others = [time_calls(by_onednn, repeats)] if by_onednn else []
+    return {"mm": mm, "best": min([mm, *others], key=statistics.median)}
 
 
 def measure_products(
@@ -135,44 +128,14 @@ def describe_speed(model: str, seconds: ProductSeconds, *, training: bool) -> st
     )
 
 
-def print_by_rows(model: str, numbers_of_rows: list[int]) -> None:
-    """GFLOP/s of forward products of the first layer of an MLP and of the output layer, by how they are computed."""
-    block, head, _ = list_products(model)
-    print("GFLOP/s, median of 15 calls")
-    for title, (inputs, outputs) in (("MLP", block[2]), ("output layer", head)):
-        print(
-            f"{title}, {inputs} -> {outputs}: rows, torch.mm, oneDNN, oneDNN with a packed weight"
-        )
-        weight = torch.randn(outputs, inputs)
-        packed = pack_weight(weight)
-        for rows in numbers_of_rows:
-            x = torch.randn(rows, inputs)
-            products: list[Callable[[], object]] = [
-                partial(torch.mm, x, weight.t()),
-                partial(linear, x, weight, onednn=True),
-                partial(linear, x, packed, onednn=True),
-            ]
-            speeds = (
-                2e-9 * rows * inputs * outputs / statistics.median(time_calls(product, 15))
-                for product in products
-            )
-            print(f"{rows:6}", *(f"{speed:7.0f}" for speed in speeds))
-
-
+@torch.inference_mode()
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="print seconds per token as JSON")
-    parser.add_argument(
-        "--rows", type=int, nargs="+", metavar="N", help="instead: two products, by number of rows"
-    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    if options.rows:
-        with torch.inference_mode():
-            print_by_rows(options.model, options.rows)
-        return 0
     report = {}
     for name, rows, training in (
         ("learning", LEARNING_ROWS, True),

@@ -51,13 +51,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=Path("build/bench/generators.json"))
     options = parser.parse_args()
-    work = Workload(
-        model="pocket",
-        regime="natural",
-        groups_per_step=options.problems,
-        group_size=8,
-        max_tokens=72,
-    )
+    work = Workload(model="pocket", groups_per_step=options.problems)
     backends = {}
     for generators in (1, 2):
         config = work.config(1, backend="monarch", monarch={"generators": generators})

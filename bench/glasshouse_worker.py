@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from worker_process import Port, Reply
-from workload import Workload
+from workload import STYLE, Workload
 
 from glasshouse import randomness
 from glasshouse.runs.run_directory import RunDirectory
@@ -55,15 +55,13 @@ class GlasshouseWorker:
         # without skipping, rows of zero advantage go through forward and backward like all others
         self.run = BenchmarkRun(work.config(threads, out=out, skip=skip, **overrides))
         self.config, policy = self.run.config, self.run.policy
-        if not work.spec.ends:
+        if not work.ends:
             policy.model.generation_config.eos_token_id = []
-        messages = work.messages(self.run.task)
-        self.run.task.messages = messages  # type: ignore[method-assign]
         self.run.open(Path(out))
         problems = work.problems(self.config).take(work.groups_per_step)
         self.requests = [
             Request(
-                prompt=policy.encode_prompt(messages(problem, self.config.task.style))[1],
+                prompt=policy.encode_prompt(self.run.task.messages(problem, STYLE))[1],
                 noise_keys=tuple(randomness.key("bench", n, k) for k in range(work.group_size)),
             )
             for n, problem in enumerate(problems)

@@ -22,117 +22,63 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import median_of
+from bench import compute_ratios, print_table, start_worker, summarize, write_results
 from gemm import YARDSTICKS, Summary
-from rich.console import Console
-from rich.table import Table
-from worker_process import FOLDER, WorkerProcess
+from worker_process import FOLDER
 from workload import STYLE, Workload
 
-from glasshouse.files import write_text
 from glasshouse.models.chat_template import render_prompt
 from glasshouse.models.policy import load_tokenizer, locate_model
 from glasshouse.models.shared_prefix import count_common_tokens
 from glasshouse.tasks.base import make_task
 
-OURS = "glasshouse_worker.py"
-LEARNING_RATE = 1e-6
-"""Low, so that the length of completions does not change between the steps that are compared."""
 STEPS = 3
 """Of each process; the last one counts."""
-LORA = {"lora_rank": 16}
 CONTENDERS: dict[str, dict[str, Any]] = {
-    "full": {"script": OURS, "threads": 2, "skip": False},
-    "lora": {"script": OURS, "threads": 2, "skip": False, "learn": LORA},
+    "full": {"threads": 2, "skip": False},
+    "lora": {"threads": 2, "skip": False, "learn": {"lora_rank": 16}},
     "2+2": {
-        "script": OURS, "threads": 1, "skip": False, "backend": "monarch", "chunk_size": 8,
-        "gradient_blocks": 2, "monarch": {"generators": 2, "learners": 2},
+        "threads": 1, "skip": False, "backend": "monarch", "chunk_size": 8, "gradient_blocks": 2,
+        "monarch": {"generators": 2, "learners": 2},
     },
-    "trl": {"script": "trl_worker.py", "threads": 2, "cache": "dynamic", "microbatches": 8},
+    "TRL": {"threads": 2, "cache": "dynamic", "microbatches": 8},
 }  # fmt: skip
+"""Ours in one process with two threads, the same with LoRA, on four processes; TRL in its best setting."""
 Gemm = dict[str, dict[str, dict[str, dict[str, float]]]]
 """Seconds per token by phase, yardstick, `median` or `fastest`, and part of the model, of one run of gemm.py."""
-TITLES = {
-    "full": "Glasshouse, one process, two threads",
-    "lora": "the same, LoRA of rank 16",
-    "2+2": "Glasshouse, 2 generators + 2 learners",
-    "trl": "TRL, two threads, 8 microbatches",
-}
 
 
 def measure(
     work: Workload, names: list[str], rounds: int
 ) -> tuple[dict[str, dict[str, Any]], list[Gemm]]:
     """Medians of each contender over interleaved rounds, and the runs of gemm.py between them."""
-    console = Console(stderr=True)
-    steps: dict[str, list[dict[str, Any]]] = {name: [] for name in names}  # those that count
-    durations: dict[str, list[list[float]]] = {name: [] for name in names}  # of all
+    replies: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in names}
     gemm: list[Gemm] = []
     for number in range(rounds):
         for name in names:
-            settings = {k: v for k, v in CONTENDERS[name].items() if k != "script"}
-            settings["work"] = asdict(work)
-            if name != "trl":
-                gemm.append(measure_gemm(work.model))
-            worker = WorkerProcess(
-                CONTENDERS[name]["script"], settings, CONTENDERS[name]["threads"]
-            )
+            gemm += [] if name == "TRL" else [measure_gemm(work.model)]
+            worker = start_worker(name, CONTENDERS[name], work)
             try:
-                replies = [worker.run("step") for _ in range(STEPS)]
+                replies[name].append([worker.run("step") for _ in range(STEPS)])
             finally:
                 worker.close()
-            steps[name].append(replies[-1])
-            durations[name].append([round(reply["seconds"], 2) for reply in replies])
-            if name != "trl":
-                gemm.append(measure_gemm(work.model))
-            console.print(f"[dim]round {number + 1}, {name}: {durations[name][-1]}, {replies[-1]}")
-    return {
-        name: {**summarize(steps[name]), "all_steps_seconds": durations[name]} for name in names
-    }, gemm
-
-
-def summarize(steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the rounds, and the largest peak of memory."""
-    return {
-        "step_seconds": median_of(steps, "seconds"),
-        "step_seconds_each": [round(step["seconds"], 2) for step in steps],
-        "step_cpu_seconds": median_of(steps, "cpu_seconds"),
-        "tokens_per_step": median_of(steps, "tokens"),
-        "completions_per_step": steps[-1]["rows"],
-        "peak_mb": max(step["peak_mb"] for step in steps),
-        "phases": median_phases(steps),
-    }
-
-
-def compute_ratios(measured: dict[str, Any]) -> dict[str, Any]:
-    """TRL's time per step and per token, and its memory, divided by ours."""
-    if "trl" not in measured:
-        return {}
-    trl = measured["trl"]
-    return {
-        name: {
-            "step": trl["step_seconds"] / ours["step_seconds"],
-            "step_per_token": (trl["step_seconds"] / trl["tokens_per_step"])
-            / (ours["step_seconds"] / ours["tokens_per_step"]),
-            "memory": trl["peak_mb"] / ours["peak_mb"],
+            gemm += [] if name == "TRL" else [measure_gemm(work.model)]
+            print(f"round {number + 1}, {name}: {replies[name][-1]}", file=sys.stderr)
+    measured = {}
+    for name, processes in replies.items():
+        last = [steps[-1] for steps in processes]
+        phases = last[0].get("phases", {})
+        measured[name] = summarize(last) | {
+            "phases": {p: statistics.median(step["phases"][p] for step in last) for p in phases},
+            "all_steps_seconds": [[round(s["seconds"], 2) for s in steps] for steps in processes],
         }
-        for name, ours in measured.items()
-        if name != "trl"
-    }
-
-
-def median_phases(steps: list[dict[str, Any]]) -> dict[str, float]:
-    names = steps[0].get("phases", {})
-    return {name: statistics.median(step["phases"][name] for step in steps) for name in names}
+    return measured, gemm
 
 
 def count_prompt_tokens(work: Workload) -> int:
@@ -150,21 +96,11 @@ def count_prompt_tokens(work: Workload) -> int:
 
 def measure_gemm(model: str) -> Gemm:
     """Seconds per token of the matrix products, measured in a separate process."""
-    command = [
-        sys.executable,
-        str(FOLDER / "gemm.py"),
-        "--model",
-        model,
-        "--threads",
-        "2",
-        "--json",
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(FOLDER.parent / "shared"),
-        "OMP_NUM_THREADS": "2",
-    }
-    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    command = [sys.executable, FOLDER / "gemm.py", "--model", model, "--threads", "2", "--json"]
+    variables = {"PYTHONPATH": str(FOLDER.parent / "shared"), "OMP_NUM_THREADS": "2"}
+    output = subprocess.run(
+        command, env=os.environ | variables, check=True, capture_output=True, text=True
+    )
     report: Gemm = json.loads(output.stdout)
     return report
 
@@ -194,73 +130,34 @@ def compute_shares(
     }
 
 
-def print_results(result: dict[str, Any]) -> None:
-    console = Console(width=max(130, Console().width))
-    table = Table(title=f"16 × 8 completions of up to 64 tokens, {result['model']}, two cores")
-    table.add_column("")
-    heads = ("s per step", "× TRL", "per token", "generate s", "learn s", "tokens", "peak MB")
-    for head in heads:
-        table.add_column(head, justify="right")
-    for name, f in result["contenders"].items():
-        ratio, phases = result["ratios"].get(name, {}), f["phases"]
-        table.add_row(
-            TITLES[name],
-            f"{f['step_seconds']:.1f}",
-            *(f"{ratio[r]:.2f}" if ratio else "" for r in ("step", "step_per_token")),
-            *(f"{phases[p]:.1f}" if phases else "" for p in ("generate", "learn")),
-            f"{f['tokens_per_step']:.0f}",
-            f"{f['peak_mb']:,.0f}",
-        )
-    console.print(table)
-    shares = Table(title="Share of GEMM speed, by yardstick (in brackets: of its fastest calls)")
-    for head in ("", "phase", *YARDSTICKS.values()):
-        shares.add_column(head)
-    for name, phases in result["shares"].items():
-        for phase, by_yardstick in phases.items():
-            cells = (f"{s['median']:.0%} ({s['fastest']:.0%})" for s in by_yardstick.values())
-            shares.add_row(TITLES[name], phase, *cells)
-    console.print(shares)
-
-
-def parse_arguments() -> argparse.Namespace:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="smollm2", help="a packaged model or a model folder")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument(
-        "--contenders", nargs="+", choices=CONTENDERS, default=["full", "lora", "trl"]
-    )
+    default = ["full", "lora", "TRL"]
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=default)
     parser.add_argument("--out", type=Path, default=Path("build/bench/real_models.json"))
-    return parser.parse_args()
-
-
-def main() -> int:
-    options = parse_arguments()
-    model = str(locate_model(options.model) or options.model)
-    work = Workload(
-        model=model, regime="natural", groups_per_step=16, group_size=8, max_tokens=64,
-        learning_rate=LEARNING_RATE,
-    )  # fmt: skip
+    options = parser.parse_args()
+    # The learning rate is low, so that the length of completions does not change between the steps.
+    sizes = {"groups_per_step": 16, "max_tokens": 64, "learning_rate": 1e-6}
+    work = Workload(model=str(locate_model(options.model) or options.model), **sizes)
     measured, gemm = measure(work, options.contenders, options.rounds)
-    prompt_tokens = count_prompt_tokens(work)
-    result = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "load": os.getloadavg()},
-        "model": Path(options.model).name,
-        "rounds": options.rounds,
-        "prompt_tokens": prompt_tokens,
-        "contenders": measured,
-        "ratios": compute_ratios(measured),
-        "gemm": gemm,
-        # LoRA needs no gradients of weights, so that its share would be of other products
-        "shares": {
-            name: compute_shares(f, gemm, prompt_tokens)
-            for name, f in measured.items()
-            if name in ("full", "2+2")
-        },
+    ratios, prompt_tokens = compute_ratios(measured), count_prompt_tokens(work)
+    # LoRA needs no gradients of weights, so that its share would be of other products
+    shares = {
+        name: compute_shares(measured[name], gemm, prompt_tokens)
+        for name in measured.keys() & {"full", "2+2"}
     }
-    print_results(result)
-    write_text(options.out, json.dumps(result, indent=1) + "\n")
-    print(f"wrote {options.out}")
+    title = f"16 × 8 completions of up to 64 tokens, {options.model}, two cores"
+    print_table(title, measured, ratios)
+    for name, phases in shares.items():
+        for phase, by_yardstick in phases.items():
+            for yardstick, share in by_yardstick.items():
+                print(f"{name}, {phase}: {share['median']:.0%} of {YARDSTICKS[yardstick]}, "
+                      f"{share['fastest']:.0%} of its fastest calls")  # fmt: skip
+    result = {"model": options.model, "prompt_tokens": prompt_tokens, "contenders": measured}
+    result |= {"ratios": ratios, "gemm": gemm, "shares": shares}
+    write_results(options.out, result, options.rounds)
     return 0
 
 

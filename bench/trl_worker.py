@@ -40,7 +40,7 @@ class StepOnCommand(TrainerCallback):
         self.commands = port.commands()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if not self.worker.work.spec.ends:  # type: ignore[attr-defined]
+        if not self.worker.work.ends:  # type: ignore[attr-defined]
             self.worker.disable_end_token()  # type: ignore[attr-defined]
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -72,10 +72,10 @@ class TRLWorker:
         self.policy = policy = load_policy(work.model)
         config = work.config(1, policy)
         task = make_task(config.task.name, config.task.options)
-        messages, rows = work.messages(task), list[dict[str, str]]()
+        rows = list[dict[str, str]]()
         self.problems: dict[str, Problem] = {}
         for problem in work.problems(config).take(work.groups_per_step * MAX_STEPS):
-            text, tokens = policy.encode_prompt(messages(problem, STYLE))
+            text, tokens = policy.encode_prompt(task.messages(problem, STYLE))
             if not rows and tuple(policy.tokenizer(text)["input_ids"]) != tokens:
                 raise SystemExit("TRL would tokenize the prompts differently from Glasshouse.")
             self.problems[problem.key] = problem
@@ -83,8 +83,8 @@ class TRLWorker:
         self.texts = [row["prompt"] for row in rows[: work.groups_per_step]]
         completions = work.groups_per_step * work.group_size
         settings: dict[str, Any] = {
-            "use_cpu": True,
-            "bf16": False,
+            "use_cpu": work.device == "cpu",
+            "bf16": work.dtype == "bfloat16",
             "gradient_checkpointing": False,
             "report_to": "none",
             "save_strategy": "no",
@@ -95,7 +95,7 @@ class TRLWorker:
             "steps_per_generation": microbatches,
             "num_generations": work.group_size,
             "num_iterations": 1,
-            "max_completion_length": work.max_new_tokens,
+            "max_completion_length": work.max_tokens,
             "max_steps": MAX_STEPS,
             "shuffle_dataset": False,
             "learning_rate": work.learning_rate,
@@ -113,7 +113,7 @@ class TRLWorker:
         }
         self.folder = tempfile.TemporaryDirectory(prefix="trl-bench-")
         self.trainer = GRPOTrainer(
-            model=policy.model,
+            model=policy.model.to(work.device),
             reward_funcs=self.reward,
             args=GRPOConfig(output_dir=self.folder.name, **settings),
             train_dataset=Dataset.from_list(rows),
@@ -141,7 +141,10 @@ class TRLWorker:
             self.texts, padding=True, padding_side="left", add_special_tokens=False,
             return_tensors="pt", return_token_type_ids=False,
         )  # fmt: skip
-        inputs = {k: v.repeat_interleave(self.work.group_size, 0) for k, v in batch.items()}
+        inputs = {
+            k: v.repeat_interleave(self.work.group_size, 0).to(model.device)
+            for k, v in batch.items()
+        }
         generation_config: GenerationConfig = self.trainer.generation_config
         model.eval()
         started = time.perf_counter()
@@ -150,7 +153,7 @@ class TRLWorker:
         ]
         seconds = time.perf_counter() - started
         model.train()
-        ended = torch.isin(completions, torch.tensor(self.trainer.eos_token_ids)).cumsum(1)
+        ended = torch.isin(completions.cpu(), torch.tensor(self.trainer.eos_token_ids)).cumsum(1)
         before = torch.nn.functional.pad(ended, (1, 0))[:, :-1] == 0  # including the end token
         return {"seconds": seconds, "tokens": int(before.sum())}
 

@@ -47,7 +47,6 @@ from proofs import device_checks
 
 REPORT = device_checks.ROOT / "build" / "gpu" / "report.json"
 STEPS = 20
-TRL_STEPS = 4
 BENCH = device_checks.ROOT / ".venv-bench" / "bin" / "python"
 VLLM = device_checks.ROOT / ".venv-vllm" / "bin" / "python"
 MAX_LOGPROB_DIFF = {"float32": 1e-2, "bfloat16": 1.0}
@@ -210,36 +209,30 @@ def measure(device: str, dtype: str, model: str, steps: int, out: Path) -> dict[
 
 
 def compare_trl(device: str, dtype: str, model: str) -> dict[str, Any]:
-    """Median seconds per step, the first step left out, of Glasshouse and of TRL one after the other."""
+    """Seconds per step of Glasshouse and of TRL in turns: `make bench` on the device."""
     if not BENCH.exists():
         return {"skipped": "TRL is not installed: make bench"}
-    settings = {
-        "model": model, "device": device, "dtype": dtype, "steps": TRL_STEPS, "task": "sum_digits",
-        "groups": 16, "group_size": 8, "max_tokens": 64, "learning_rate": 1e-4,
-    }  # fmt: skip
-    process = subprocess.run(
-        [str(BENCH), "-m", "proofs.gpu_trl", json.dumps(settings)],
-        cwd=device_checks.ROOT, capture_output=True, text=True, check=False,
+    run_program(
+        BENCH, "bench/bench.py", "--model", model, "--device", device, "--dtype", dtype, "--regime", "natural",
+        "--rounds", "3", "--processes", "--skip-compare", "--out", "build/gpu/bench.json",
     )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-500:]
-    theirs = json.loads(process.stdout.splitlines()[-1])["seconds_per_step"]
-    with tempfile.TemporaryDirectory(prefix="glasshouse-") as folder:
-        measure(device, dtype, model, TRL_STEPS, Path(folder) / "run")
-        rows = load_metrics(Path(folder) / "run")
-    phases = ("sample", "generate", "reward", "learn")
-    ours = statistics.median(sum(row["timing"].get(p, 0.0) for p in phases) for row in rows[1:])
-    return {"glasshouse_seconds": ours, "trl_seconds": theirs, "ratio": theirs / ours}
+    return json.loads((REPORT.parent / "bench.json").read_text())["regimes"]["natural"]["ratios"]
+
+
+def run_program(python: Path, *arguments: str) -> str:
+    """The output of a program in another environment."""
+    process = subprocess.run(
+        [python, *arguments], cwd=device_checks.ROOT, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stdout[-500:] + process.stderr[-500:]
+    return process.stdout
 
 
 def run_vllm_proof(device: str, model: str) -> dict[str, Any]:
     """On the CPU, where it is a rehearsal, only the checks that take less than some minutes."""
     only = ["--only", "tokens", "weights"] if device == "cpu" else []
-    process = subprocess.run(
-        [str(VLLM), "-m", "proofs.vllm", "--device", device, "--model", model, *only],
-        cwd=device_checks.ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stdout[-500:] + process.stderr[-500:]
-    return {"output": process.stdout[-2000:]}
+    output = run_program(VLLM, "-m", "proofs.vllm", "--device", device, "--model", model, *only)
+    return {"output": output[-2000:]}
 
 
 def estimate(config: Config) -> float:
