@@ -13,7 +13,7 @@
    that another thread sees.
 
    Shapes: N rows (tokens), D width, H query heads, J key-value heads, d head dimension, Q = (H + 2 J) d, M width of the
-   MLP, V vocabulary, P tokens of a prompt. All widths but V are multiples of 16. */
+   MLP, V vocabulary. All widths but V are multiples of 16. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -74,6 +74,16 @@ typedef struct {
 } vec16;
 
 #define EACH(i) UNROLL for (int i = 0; i < PARTS; i++)
+#define OPERATION(name, result)                                                                                        \
+    INLINE vec16 name(vec16 a, vec16 b) {                                                                              \
+        EACH(i) a.part[i] = result;                                                                                    \
+        return a;                                                                                                      \
+    }
+OPERATION(add16, a.part[i] + b.part[i])
+OPERATION(sub16, a.part[i] - b.part[i])
+OPERATION(mul16, a.part[i] *b.part[i])
+OPERATION(div16, a.part[i] / b.part[i])
+OPERATION(max16, blend(a.part[i] > b.part[i], a.part[i], b.part[i]))
 
 INLINE vec16 splat16(float x) {
     vec16 out;
@@ -86,34 +96,18 @@ INLINE vec16 load16(const float *p) {
     return out;
 }
 INLINE void store16(float *p, vec16 a) { EACH(i) store(p + i * LANES, a.part[i]); }
-INLINE vec16 add16(vec16 a, vec16 b) {
-    EACH(i) a.part[i] += b.part[i];
-    return a;
-}
-INLINE vec16 sub16(vec16 a, vec16 b) {
-    EACH(i) a.part[i] -= b.part[i];
-    return a;
-}
-INLINE vec16 mul16(vec16 a, vec16 b) {
-    EACH(i) a.part[i] *= b.part[i];
-    return a;
-}
 INLINE vec16 fma16(vec16 a, vec16 b, vec16 c) {
     EACH(i) c.part[i] = fused(a.part[i], b.part[i], c.part[i]);
     return c;
 }
-INLINE vec16 max16(vec16 a, vec16 b) {
-    EACH(i) a.part[i] = blend(a.part[i] > b.part[i], a.part[i], b.part[i]);
-    return a;
-}
 
 /* The first `count` numbers of a, the others of b. */
-INLINE vec16 first16(vec16 a, int count, vec16 b) {
+INLINE vec16 first16(vec16 a, int64_t count, vec16 b) {
     static const int32_t lane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     EACH(i) {
         ints lanes;
         memcpy(&lanes, lane + i * LANES, sizeof lanes);
-        a.part[i] = blend(lanes < count, a.part[i], b.part[i]);
+        a.part[i] = blend(lanes < (int32_t)count, a.part[i], b.part[i]);
     }
     return a;
 }
@@ -129,8 +123,7 @@ INLINE float sum16(vec16 a) {
 INLINE float largest16(vec16 a) {
     float x[16];
     store16(x, a);
-    for (int width = 8; width; width /= 2)
-        for (int i = 0; i < width; i++) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
+    for (int i = 1; i < 16; i++) x[0] = x[i] > x[0] ? x[i] : x[0];
     return x[0];
 }
 
@@ -262,25 +255,26 @@ INLINE Right plain(const float *b, int64_t stride) { return (Right){b, 16, strid
 
 INLINE int64_t panels_for(int64_t count) { return (count + 15) / 16; }
 
-/* Panels `(n / 16, d, 16)` of the transposed rows `(n, d)` from panel `first / 16` on, the last filled with zeros. */
+/* Writes a row as column n of panels `(…, d, 16)`. */
+static void put_column(const float *row, int64_t width, int64_t n, float *panels) {
+    float *to = panels + n / 16 * 16 * width + n % 16;
+    for (int64_t i = 0; i < width; i++) to[16 * i] = row ? row[i] : 0;
+}
+
+/* Panels `(n / 16, d, 16)` of the transposed rows `(n, d)` from column `first` on, the last filled with zeros. */
 static void pack_rows(const float *rows, int64_t stride, int64_t count, int64_t width, int64_t first, float *panels) {
-    for (int64_t n = 0; n < count; n++) {
-        float *to = panels + (first + n) / 16 * 16 * width + (first + n) % 16;
-        for (int64_t i = 0; i < width; i++) to[16 * i] = rows[n * stride + i];
-    }
-    for (int64_t n = first + count; n % 16; n++) {
-        float *to = panels + n / 16 * 16 * width + n % 16;
-        for (int64_t i = 0; i < width; i++) to[16 * i] = 0;
-    }
+    for (int64_t n = 0; n < count; n++) put_column(rows + n * stride, width, first + n, panels);
+    for (int64_t n = first + count; n % 16; n++) put_column(NULL, width, n, panels);
 }
 
 /* ── the model ────────────────────────────────────────────────────────────────────────────────── */
 
 typedef struct {
-    int64_t layers, width, heads, kv_heads, head_dim, mlp, vocabulary, tied, has_bias, has_qk_norm, padding_token;
-    float eps, temperature; /* 0 is greedy */
+    int64_t layers, D, H, J, d, M, V, tied, has_bias, has_qk_norm, padding_token, greedy;
+    float eps, temperature;
     const float *cos, *sin; /* (positions, d / 2) */
-} Shape;
+    const float *weights, *panels;
+} Model;
 
 /* Where the parameters of a layer begin, relative to the layer; those without a layer, in the whole array. */
 typedef struct {
@@ -288,199 +282,62 @@ typedef struct {
     int64_t norm, embed, head, total;
 } Offsets;
 
-INLINE int64_t qkv_width(const Shape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
+INLINE int64_t qkv_width(const Model *m) { return (m->H + 2 * m->J) * m->d; }
+INLINE int64_t padded_vocabulary(const Model *m) { return 16 * panels_for(m->V); }
 
-static Offsets offsets_of(const Shape *s) {
-    int64_t D = s->width, Q = qkv_width(s), bias = s->has_bias ? Q : 0, norm = s->has_qk_norm ? s->head_dim : 0;
+static Offsets offsets_of(const Model *m) {
+    int64_t D = m->D, Q = qkv_width(m), norm = m->has_qk_norm ? m->d : 0;
     Offsets o;
     o.input_norm = 0;
     o.qkv = D;
     o.qkv_bias = o.qkv + Q * D;
-    o.q_norm = o.qkv_bias + bias;
+    o.q_norm = o.qkv_bias + (m->has_bias ? Q : 0);
     o.k_norm = o.q_norm + norm;
     o.out = o.k_norm + norm;
-    o.mlp_norm = o.out + D * s->heads * s->head_dim;
+    o.mlp_norm = o.out + D * m->H * m->d;
     o.gate_up = o.mlp_norm + D;
-    o.down = o.gate_up + 2 * s->mlp * D;
-    o.layer = o.down + D * s->mlp;
-    o.norm = s->layers * o.layer;
+    o.down = o.gate_up + 2 * m->M * D;
+    o.layer = o.down + D * m->M;
+    o.norm = m->layers * o.layer;
     o.embed = o.norm + D;
-    o.head = s->tied ? o.embed : o.embed + s->vocabulary * D;
-    o.total = o.head + s->vocabulary * D;
+    o.head = m->tied ? o.embed : o.embed + m->V * D;
+    o.total = o.head + m->V * D;
     return o;
 }
 
-int64_t parameter_count(const Shape *s) { return offsets_of(s).total; }
-int64_t panel_count(const Shape *s) { return offsets_of(s).embed + 16 * panels_for(s->vocabulary) * s->width; }
+int64_t parameter_count(const Model *m) { return offsets_of(m).total; }
+int64_t panel_count(const Model *m) { return offsets_of(m).embed + padded_vocabulary(m) * m->D; }
 
 /* The matrices of the weights as panels, at the same offsets; the head lies where the embeddings begin. */
-void pack_weights(const Shape *s, const float *weights, float *panels) {
-    Offsets o = offsets_of(s);
-    int64_t D = s->width, Hd = s->heads * s->head_dim;
-    for (int64_t layer = 0; layer < s->layers; layer++) {
-        const float *from = weights + layer * o.layer;
+void pack_weights(const Model *m, float *panels) {
+    Offsets o = offsets_of(m);
+    int64_t D = m->D, Hd = m->H * m->d;
+    for (int64_t layer = 0; layer < m->layers; layer++) {
+        const float *from = m->weights + layer * o.layer;
         float *to = panels + layer * o.layer;
-        pack_rows(from + o.qkv, D, qkv_width(s), D, 0, to + o.qkv);
+        pack_rows(from + o.qkv, D, qkv_width(m), D, 0, to + o.qkv);
         pack_rows(from + o.out, Hd, D, Hd, 0, to + o.out);
-        pack_rows(from + o.gate_up, D, 2 * s->mlp, D, 0, to + o.gate_up);
-        pack_rows(from + o.down, s->mlp, D, s->mlp, 0, to + o.down);
+        pack_rows(from + o.gate_up, D, 2 * m->M, D, 0, to + o.gate_up);
+        pack_rows(from + o.down, m->M, D, m->M, 0, to + o.down);
     }
-    pack_rows(weights + o.head, D, s->vocabulary, D, 0, panels + o.embed);
+    pack_rows(m->weights + o.head, D, m->V, D, 0, panels + o.embed);
 }
 
-/* ── parts of a layer ─────────────────────────────────────────────────────────────────────────── */
-
-/* Rows of x divided by their root mean square; `out` is that times the gain. */
-static void normalize(const float *x, int64_t x_row, int64_t rows, int64_t width, const float *gain, float eps,
-                      float *normed, int64_t normed_row, float *scales, float *out, int64_t out_row) {
-    for (int64_t i = 0; i < rows; i++, x += x_row, normed += normed_row, out += out_row) {
-        vec16 squares = splat16(0);
-        for (int64_t j = 0; j < width; j += 16) squares = fma16(load16(x + j), load16(x + j), squares);
-        float scale = 1.0f / __builtin_sqrtf(sum16(squares) / (float)width + eps);
-        scales[i] = scale;
-        for (int64_t j = 0; j < width; j++) {
-            normed[j] = x[j] * scale;
-            out[j] = normed[j] * gain[j];
-        }
-    }
-}
-
-/* From the gradient of `out`, adds those of the gain and of x (with `add`, else writes the latter). */
-static void normalize_backward(const float *grad, int64_t grad_row, const float *normed, int64_t normed_row,
-                               const float *scales, const float *gain, int64_t rows, int64_t width, float *grad_gain,
-                               float *grad_x, int64_t x_row, int add) {
-    for (int64_t i = 0; i < rows; i++, grad += grad_row, normed += normed_row, grad_x += x_row) {
-        vec16 products = splat16(0), scale = splat16(scales[i]);
-        for (int64_t j = 0; j < width; j += 16) {
-            vec16 g = load16(grad + j), n = load16(normed + j);
-            products = fma16(mul16(g, load16(gain + j)), n, products);
-            store16(grad_gain + j, fma16(g, n, load16(grad_gain + j)));
-        }
-        vec16 mean = splat16(-sum16(products) / (float)width);
-        for (int64_t j = 0; j < width; j += 16) {
-            vec16 g = mul16(load16(grad + j), load16(gain + j));
-            vec16 of_x = mul16(fma16(load16(normed + j), mean, g), scale);
-            store16(grad_x + j, add ? add16(load16(grad_x + j), of_x) : of_x);
-        }
-    }
-}
-
-INLINE void scale_rows(const float *normed, int64_t rows, int64_t width, const float *gain, float *out) {
-    for (int64_t i = 0; i < rows * width; i++) out[i] = normed[i] * gain[i % width];
-}
-
-/* Rotates some heads of a row in place; backwards with `sign` -1. */
-static void rotate(const Shape *s, float *row, int64_t heads, int64_t position, float sign) {
-    int64_t half = s->head_dim / 2;
-    const float *cosines = s->cos + position * half, *sines = s->sin + position * half;
-    for (int64_t h = 0; h < heads; h++, row += 2 * half)
-        for (int64_t j = 0; j < half; j++) {
-            float a = row[j], b = row[half + j], sine = sines[j] * sign;
-            row[j] = a * cosines[j] - b * sine;
-            row[half + j] = b * cosines[j] + a * sine;
-        }
-}
-
-/* Softmax of `valid` scores times `scale`; the others before `end` become 0. */
-static void softmax(float *row, int64_t valid, int64_t end, float scale) {
-    vec16 lowest = splat16(-1e30f), largest = lowest, zero = splat16(0), sums = zero, factor = splat16(scale);
-    for (int64_t j = 0; j < valid; j += 16) {
-        vec16 x = first16(mul16(load16(row + j), factor), (int)(valid - j), lowest);
-        largest = max16(largest, x);
-        store16(row + j, x);
-    }
-    vec16 top = splat16(largest16(largest));
-    for (int64_t j = 0; j < valid; j += 16) {
-        vec16 e = first16(exp16(sub16(load16(row + j), top)), (int)(valid - j), zero);
-        sums = add16(sums, e);
-        store16(row + j, e);
-    }
-    factor = splat16(1.0f / sum16(sums));
-    for (int64_t j = 0; j < valid; j += 16) store16(row + j, mul16(load16(row + j), factor));
-    for (int64_t j = 16 * panels_for(valid); j < end; j++) row[j] = 0;
-}
-
-/* Replaces logits by exp(logit / temperature - largest), 0 after the last; returns largest + log of the sum. */
-static double exps_of_logits(const Shape *s, float *row, float *total) {
-    float temperature = s->temperature ? s->temperature : 1.0f;
-    vec16 lowest = splat16(-1e30f), largest = lowest, zero = splat16(0), sums = zero;
-    int64_t count = s->vocabulary;
-    for (int64_t j = 0; j < count; j += 16) {
-        vec16 x = load16(row + j);
-        if (temperature != 1.0f) EACH(i) x.part[i] /= temperature;
-        x = first16(x, (int)(count - j), lowest);
-        largest = max16(largest, x);
-        store16(row + j, x);
-    }
-    float top = largest16(largest);
-    for (int64_t j = 0; j < count; j += 16) {
-        vec16 e = first16(exp16(sub16(load16(row + j), splat16(top))), (int)(count - j), zero);
-        sums = add16(sums, e);
-        store16(row + j, e);
-    }
-    *total = sum16(sums);
-    return top + log_of(*total);
-}
-
-INLINE float scaled_logit(const Shape *s, float logit) {
-    return s->temperature == 0 || s->temperature == 1 ? logit : logit / s->temperature;
-}
-
-/* qkv `(rows, Q)` of x: normalized, projected, with Qwen3's norms, rotated. */
+/* A prompt, which may be empty, and its samples; or what prompts begin with, and the rest of each. Segment -1 is the
+   prompt, which attends to itself only; others attend to the prompt and to themselves. */
 typedef struct {
-    float *normed, *scale, *qk_normed, *qk_scale, *qkv;
-} Attention;
-
-static void before_attention(const Shape *s, const float *w, const float *panels, const float *x, int64_t rows,
-                             const int64_t *positions, Attention to, float *out) {
-    Offsets o = offsets_of(s);
-    int64_t D = s->width, Q = qkv_width(s), d = s->head_dim, H = s->heads, J = s->kv_heads, K = H + J;
-    normalize(x, D, rows, D, w + o.input_norm, s->eps, to.normed, D, to.scale, out, D);
-    if (s->has_bias)
-        for (int64_t i = 0; i < rows; i++) memcpy(to.qkv + i * Q, w + o.qkv_bias, Q * sizeof(float));
-    product(rows_of(out, D), panels_of(panels + o.qkv, D), (Out){to.qkv, Q}, rows, Q / 16, D, s->has_bias != 0);
-    for (int64_t i = 0; i < rows; i++) {
-        float *row = to.qkv + i * Q;
-        if (s->has_qk_norm) {
-            float *normed = to.qk_normed + i * K * d, *scale = to.qk_scale + i * K;
-            normalize(row, d, H, d, w + o.q_norm, s->eps, normed, d, scale, row, d);
-            normalize(row + H * d, d, J, d, w + o.k_norm, s->eps, normed + H * d, d, scale + H, row + H * d, d);
-        }
-        rotate(s, row, K, positions[i], 1.0f);
-    }
-}
-
-/* The rest of a layer: adds the output of attention and the MLP to x. `inner` (rows, M), `out` (rows, D) are scratch. */
-static void after_attention(const Shape *s, const float *w, const float *panels, float *x, int64_t rows,
-                            const float *attended, float *normed, float *scale, float *gate_up, float *inner,
-                            float *out) {
-    Offsets o = offsets_of(s);
-    int64_t D = s->width, M = s->mlp, Hd = s->heads * s->head_dim;
-    product(rows_of(attended, Hd), panels_of(panels + o.out, Hd), (Out){x, D}, rows, D / 16, Hd, 1);
-    normalize(x, D, rows, D, w + o.mlp_norm, s->eps, normed, D, scale, out, D);
-    product(rows_of(out, D), panels_of(panels + o.gate_up, D), (Out){gate_up, 2 * M}, rows, 2 * M / 16, D, 0);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < M; j += 16) {
-            vec16 g = load16(gate_up + i * 2 * M + j), u = load16(gate_up + i * 2 * M + M + j);
-            store16(inner + i * M + j, mul16(mul16(g, sigmoid16(g)), u));
-        }
-    product(rows_of(inner, M), panels_of(panels + o.down, M), (Out){x, D}, rows, D / 16, M, 1);
-}
-
-/* ── a prompt and its samples ─────────────────────────────────────────────────────────────────── */
-
-typedef struct {
-    int64_t prompt, samples; /* tokens of the prompt, which may be 0; number of samples */
-    const int64_t *ends;     /* (samples + 1) where the rows of each sample begin; ends[0] is `prompt` */
-    const int64_t *tokens;   /* (N) */
+    int64_t prompt, samples, targets;       /* numbers of tokens, samples, tokens to predict */
+    const int64_t *ends;                    /* (samples + 1) where the rows of each sample begin; ends[0] is `prompt` */
+    const int64_t *tokens, *positions;      /* (N) */
+    const int64_t *target_tokens, *outputs; /* (targets) the token, and the row that predicts it, from the last of the
+                                               prompt on */
 } Unit;
 
 INLINE int64_t rows_in(const Unit *u) { return u->ends[u->samples]; }
 INLINE int64_t outputs_in(const Unit *u) { return rows_in(u) - u->prompt + 1; }
 
-/* Segment -1 is the prompt, which attends to itself only; others attend to the prompt and to themselves. */
 typedef struct {
-    int64_t before, first, rows, padded; /* padded: of all keys, a multiple of 16 */
+    int64_t before, first, rows, padded; /* padded: the number of keys, a multiple of 16 */
 } Segment;
 
 static Segment segment_of(const Unit *u, int64_t n) {
@@ -490,74 +347,75 @@ static Segment segment_of(const Unit *u, int64_t n) {
     return g;
 }
 
-/* What the backward pass needs of a layer. */
-typedef struct {
-    Attention attention;
-    float *weights; /* of each segment (H, rows, padded) */
-    float *attended, *mlp_normed, *mlp_scale, *gate_up;
-} Layer;
+/* ── memory ───────────────────────────────────────────────────────────────────────────────────── */
 
 typedef struct {
     float *at;
     int64_t size;
 } Memory; /* `at` is NULL if only the size is asked for */
 
-static float *take(Memory *m, int64_t count) {
-    float *start = m->at ? m->at + m->size : NULL;
-    m->size += 16 * panels_for(count);
+static float *take(Memory *memory, int64_t count) {
+    float *start = memory->at ? memory->at + memory->size : NULL;
+    memory->size += 16 * panels_for(count);
     return start;
 }
 
-static int64_t weights_count(const Shape *s, const Unit *u) {
-    int64_t count = 0;
-    for (int64_t n = -1; n < u->samples; n++) {
-        Segment g = segment_of(u, n);
-        count += s->heads * g.rows * g.padded;
-    }
-    return count;
-}
+/* What the backward pass needs of a layer. */
+typedef struct {
+    float *x, *qkv, *raw; /* raw: queries and keys before Qwen3's norms */
+    float *weights;       /* of attention, for each segment (H, rows, padded) */
+    float *attended, *mlp_x, *gate_up;
+} Layer;
 
-static Layer take_layer(const Shape *s, const Unit *u, Memory *m) {
-    int64_t N = rows_in(u), K = s->has_qk_norm ? s->heads + s->kv_heads : 0;
+static Layer take_layer(const Model *m, const Unit *u, Memory *memory) {
+    int64_t N = rows_in(u), scores = 0;
+    for (int64_t n = -1; n < u->samples; n++) scores += m->H * segment_of(u, n).rows * segment_of(u, n).padded;
     Layer l;
-    l.attention.normed = take(m, N * s->width);
-    l.attention.scale = take(m, N);
-    l.attention.qk_normed = take(m, N * K * s->head_dim);
-    l.attention.qk_scale = take(m, N * K);
-    l.attention.qkv = take(m, N * qkv_width(s));
-    l.weights = take(m, weights_count(s, u));
-    l.attended = take(m, N * s->heads * s->head_dim);
-    l.mlp_normed = take(m, N * s->width);
-    l.mlp_scale = take(m, N);
-    l.gate_up = take(m, N * 2 * s->mlp);
+    l.x = take(memory, N * m->D);
+    l.qkv = take(memory, N * qkv_width(m));
+    l.raw = take(memory, m->has_qk_norm ? N * (m->H + m->J) * m->d : 0);
+    l.weights = take(memory, scores);
+    l.attended = take(memory, N * m->H * m->d);
+    l.mlp_x = take(memory, N * m->D);
+    l.gate_up = take(memory, N * 2 * m->M);
     return l;
 }
 
-/* Of the rows that predict a token: the last of the prompt and all of the samples. */
+/* Floats that `logprobs` writes for `backward`: the layers, then hidden states and probabilities of the outputs. */
+int64_t tape_size(const Model *m, const Unit *u) {
+    Memory memory = {NULL, 0};
+    for (int64_t layer = 0; layer < m->layers; layer++) take_layer(m, u, &memory);
+    return memory.size + outputs_in(u) * (m->D + padded_vocabulary(m));
+}
+
+#define BLOCK 96  /* rows that pass through a part of a layer together, so that they stay in the cache */
+#define CAUSAL 24 /* rows whose keys end at the same panel */
+#define BLOCKS(a, b, size, count)                                                                                      \
+    for (int64_t a = 0, b; (b = a + (size) < (count) ? a + (size) : (count)), a < (count); a = b)
+
+/* What a pass over a unit needs besides. */
 typedef struct {
-    float *normed, *scale, *probabilities; /* (outputs, padded vocabulary) */
-} Head;
+    float *x, *of_attended, *of_qkv, *sums;             /* of all rows */
+    float *normed, *of_normed, *raw, *inner, *of_inner; /* of a block */
+    float *panels, *of_weights;                         /* of a segment */
+} Work;
 
-static Head take_head(const Shape *s, int64_t outputs, Memory *m) {
-    Head h;
-    h.normed = take(m, outputs * s->width);
-    h.scale = take(m, outputs);
-    h.probabilities = take(m, outputs * 16 * panels_for(s->vocabulary));
-    return h;
-}
-
-/* Floats that `logprobs` writes for `backward`. */
-int64_t tape_size(const Shape *s, const Unit *u) {
-    Memory m = {NULL, 0};
-    for (int64_t layer = 0; layer < s->layers; layer++) take_layer(s, u, &m);
-    take_head(s, outputs_in(u), &m);
-    return m.size;
-}
-
-static void *allocate(int64_t bytes) {
-    void *memory = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
-    if (!memory) abort();
-    return memory;
+static Work take_work(const Model *m, const Unit *u, Memory *memory) {
+    int64_t N = rows_in(u), longest = 0;
+    for (int64_t n = -1; n < u->samples; n++)
+        if (segment_of(u, n).padded > longest) longest = segment_of(u, n).padded;
+    Work w;
+    w.x = take(memory, N * m->D);
+    w.of_attended = take(memory, N * m->H * m->d);
+    w.of_qkv = take(memory, N * qkv_width(m));
+    w.sums = take(memory, N + 1);
+    w.normed = take(memory, BLOCK * m->D);
+    w.of_normed = take(memory, BLOCK * m->D);
+    w.inner = take(memory, BLOCK * m->M);
+    w.of_inner = take(memory, BLOCK * m->M);
+    w.panels = take(memory, longest * m->d);
+    w.of_weights = take(memory, CAUSAL * longest);
+    return w;
 }
 
 /* Memory of this thread that is used again in every call. */
@@ -566,260 +424,345 @@ static float *scratch(int64_t count) {
     static _Thread_local int64_t size;
     if (size < count) {
         free(memory);
-        size = count + count / 4;
-        memory = allocate(size * sizeof(float));
+        size = 16 * panels_for(count + count / 4);
+        memory = aligned_alloc(64, size * sizeof(float));
+        if (!memory) abort();
     }
     return memory;
 }
 
-#define BLOCK 96 /* rows that pass through a part of a layer together, so that they stay in the cache */
-#define BLOCKS(a, b, count) for (int64_t a = 0, b; (b = a + BLOCK < (count) ? a + BLOCK : (count)), a < (count); a = b)
+static Work make_work(const Model *m, const Unit *u) {
+    Memory size = {NULL, 0};
+    take_work(m, u, &size);
+    Memory memory = {scratch(size.size), 0};
+    return take_work(m, u, &memory);
+}
 
-/* Attention of all rows of a unit; `panels` is scratch for the keys of a segment. */
-static void attend(const Shape *s, const Unit *u, Layer *l, float scale, float *panels) {
-    int64_t d = s->head_dim, Q = qkv_width(s), H = s->heads, shared = H / s->kv_heads, Hd = H * d;
-    const float *qkv = l->attention.qkv;
-    for (int64_t j = 0; j < s->kv_heads; j++) {
-        const float *k = qkv + (H + j) * d, *v = k + s->kv_heads * d;
+/* ── parts of a layer ─────────────────────────────────────────────────────────────────────────── */
+
+INLINE float scale_of(const float *x, int64_t width, float eps) {
+    vec16 squares = splat16(0);
+    for (int64_t j = 0; j < width; j += 16) squares = fma16(load16(x + j), load16(x + j), squares);
+    return 1.0f / __builtin_sqrtf(sum16(squares) / (float)width + eps);
+}
+
+/* Rows of x divided by their root mean square, times the gain. */
+static void normalize(const float *x, int64_t rows, int64_t width, const float *gain, float eps, float *out) {
+    for (int64_t i = 0; i < rows; i++, x += width, out += width) {
+        vec16 scale = splat16(scale_of(x, width, eps));
+        for (int64_t j = 0; j < width; j += 16)
+            store16(out + j, mul16(mul16(load16(x + j), scale), load16(gain + j)));
+    }
+}
+
+/* From the gradient of `out`, adds those of the gain and of x (with `add`, else writes the latter). */
+static void normalize_backward(const float *grad, const float *x, int64_t rows, int64_t width, const float *gain,
+                               float eps, float *grad_gain, float *grad_x, int add) {
+    for (int64_t i = 0; i < rows; i++, grad += width, x += width, grad_x += width) {
+        vec16 products = splat16(0), scale = splat16(scale_of(x, width, eps));
+        for (int64_t j = 0; j < width; j += 16) {
+            vec16 g = load16(grad + j), normed = mul16(load16(x + j), scale);
+            products = fma16(mul16(g, load16(gain + j)), normed, products);
+            store16(grad_gain + j, fma16(g, normed, load16(grad_gain + j)));
+        }
+        vec16 mean = splat16(-sum16(products) / (float)width);
+        for (int64_t j = 0; j < width; j += 16) {
+            vec16 g = mul16(load16(grad + j), load16(gain + j)), normed = mul16(load16(x + j), scale);
+            vec16 of_x = mul16(fma16(normed, mean, g), scale);
+            store16(grad_x + j, add ? add16(load16(grad_x + j), of_x) : of_x);
+        }
+    }
+}
+
+/* Rotates queries and keys of a row in place; backwards with `sign` -1. */
+static void rotate(const Model *m, float *row, int64_t position, float sign) {
+    int64_t half = m->d / 2;
+    const float *cosines = m->cos + position * half, *sines = m->sin + position * half;
+    for (int64_t h = 0; h < m->H + m->J; h++, row += 2 * half)
+        for (int64_t j = 0; j < half; j++) {
+            float a = row[j], b = row[half + j], sine = sines[j] * sign;
+            row[j] = a * cosines[j] - b * sine;
+            row[half + j] = b * cosines[j] + a * sine;
+        }
+}
+
+/* Replaces `valid` numbers x by exp(x scale / temperature - largest), those up to the end of the panel by 0; returns
+   the sum, and the largest number. */
+static float exponentials(float *row, int64_t valid, float scale, float temperature, float *largest) {
+    vec16 lowest = splat16(-1e30f), most = lowest, zero = splat16(0), sums = zero;
+    for (int64_t j = 0; j < valid; j += 16) {
+        vec16 x = mul16(load16(row + j), splat16(scale));
+        if (temperature != 1.0f) x = div16(x, splat16(temperature));
+        x = first16(x, valid - j, lowest);
+        most = max16(most, x);
+        store16(row + j, x);
+    }
+    *largest = largest16(most);
+    for (int64_t j = 0; j < valid; j += 16) {
+        vec16 e = first16(exp16(sub16(load16(row + j), splat16(*largest))), valid - j, zero);
+        sums = add16(sums, e);
+        store16(row + j, e);
+    }
+    return sum16(sums);
+}
+
+static void multiply_row(float *row, int64_t count, float factor) {
+    for (int64_t j = 0; j < count; j++) row[j] *= factor;
+}
+
+/* Attention weights of a row with `valid` keys. */
+static void attention_weights(const Model *m, float *row, int64_t valid) {
+    float largest, total = exponentials(row, valid, 1.0f / __builtin_sqrtf((float)m->d), 1.0f, &largest);
+    multiply_row(row, 16 * panels_for(valid), 1.0f / total);
+}
+
+/* qkv `(rows, Q)` of x: normalized, projected, with Qwen3's norms, rotated. */
+static void project_qkv(const Model *m, int64_t layer, const float *x, int64_t rows, const int64_t *positions,
+                        float *normed, float *raw, float *qkv) {
+    Offsets o = offsets_of(m);
+    const float *w = m->weights + layer * o.layer, *panels = m->panels + layer * o.layer;
+    int64_t D = m->D, Q = qkv_width(m), d = m->d, queries = m->H * d, both = queries + m->J * d;
+    normalize(x, rows, D, w + o.input_norm, m->eps, normed);
+    for (int64_t i = 0; i < rows && m->has_bias; i++) memcpy(qkv + i * Q, w + o.qkv_bias, Q * sizeof(float));
+    product(rows_of(normed, D), panels_of(panels + o.qkv, D), (Out){qkv, Q}, rows, Q / 16, D, m->has_bias != 0);
+    for (int64_t i = 0; i < rows; i++) {
+        float *row = qkv + i * Q, *before = raw + i * both;
+        if (m->has_qk_norm) {
+            memcpy(before, row, both * sizeof(float));
+            normalize(before, m->H, d, w + o.q_norm, m->eps, row);
+            normalize(before + queries, m->J, d, w + o.k_norm, m->eps, row + queries);
+        }
+        rotate(m, row, positions[i], 1.0f);
+    }
+}
+
+/* The rest of a layer: adds the output of attention, then that of the MLP to x; `mlp_x` is x between the two. */
+static void finish_layer(const Model *m, int64_t layer, float *x, int64_t rows, const float *attended, float *mlp_x,
+                         float *gate_up, float *normed, float *inner) {
+    Offsets o = offsets_of(m);
+    const float *panels = m->panels + layer * o.layer;
+    int64_t D = m->D, M = m->M, Hd = m->H * m->d;
+    product(rows_of(attended, Hd), panels_of(panels + o.out, Hd), (Out){x, D}, rows, D / 16, Hd, 1);
+    memcpy(mlp_x, x, rows * D * sizeof(float));
+    normalize(x, rows, D, m->weights + layer * o.layer + o.mlp_norm, m->eps, normed);
+    product(rows_of(normed, D), panels_of(panels + o.gate_up, D), (Out){gate_up, 2 * M}, rows, 2 * M / 16, D, 0);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < M; j += 16) {
+            vec16 g = load16(gate_up + i * 2 * M + j), u = load16(gate_up + i * 2 * M + M + j);
+            store16(inner + i * M + j, mul16(mul16(g, sigmoid16(g)), u));
+        }
+    product(rows_of(inner, M), panels_of(panels + o.down, M), (Out){x, D}, rows, D / 16, M, 1);
+}
+
+/* Panels of keys or values (those after `from`) of a segment, after those of the prompt's full panels. */
+static void pack_segment(const float *from, int64_t Q, int64_t d, Segment g, float *panels) {
+    int64_t packed = g.before / 16 * 16;
+    pack_rows(from + packed * Q, Q, g.before - packed, d, packed, panels);
+    pack_rows(from + g.first * Q, Q, g.rows, d, g.before, panels);
+}
+
+static void attend(const Model *m, const Unit *u, const Layer *l, float *panels) {
+    int64_t d = m->d, Q = qkv_width(m), H = m->H, shared = H / m->J, Hd = H * d;
+    for (int64_t j = 0; j < m->J; j++) {
+        const float *k = l->qkv + (H + j) * d, *v = k + m->J * d;
         float *weights = l->weights;
-        int64_t whole = u->prompt / 16 * 16; /* keys of the prompt in full panels */
-        pack_rows(k, Q, whole, d, 0, panels);
+        pack_rows(k, Q, u->prompt / 16 * 16, d, 0, panels);
         for (int64_t n = -1; n < u->samples; n++) {
             Segment g = segment_of(u, n);
-            int64_t packed = g.before / 16 * 16;
-            pack_rows(k + packed * Q, Q, g.before - packed, d, packed, panels);
-            pack_rows(k + g.first * Q, Q, g.rows, d, g.before, panels);
-            for (int64_t h = j * shared; h < (j + 1) * shared; h++) {
-                float *w = weights + h * g.rows * g.padded;
-                const float *q = qkv + g.first * Q + h * d;
-                Out to = {l->attended + g.first * Hd + h * d, Hd};
-                product(rows_of(q, Q), panels_of(panels, d), (Out){w, g.padded}, g.rows, g.padded / 16, d, 0);
-                for (int64_t i = 0; i < g.rows; i++) softmax(w + i * g.padded, g.before + i + 1, g.padded, scale);
-                product(rows_of(w, g.padded), plain(v, Q), to, g.rows, d / 16, g.before, 0);
-                product(rows_of(w + g.before, g.padded), plain(v + g.first * Q, Q), to, g.rows, d / 16, g.rows, 1);
-            }
-            weights += H * g.rows * g.padded;
-        }
-    }
-}
-
-INLINE float score_scale(const Shape *s) { return 1.0f / __builtin_sqrtf((float)s->head_dim); }
-
-static int64_t longest_segment(const Unit *u) {
-    int64_t longest = 0;
-    for (int64_t n = -1; n < u->samples; n++)
-        if (segment_of(u, n).padded > longest) longest = segment_of(u, n).padded;
-    return longest;
-}
-
-/* Hidden states x `(N, D)` after all layers; `memory` gives what each layer keeps. */
-static void forward(const Shape *s, const float *weights, const float *panels, const Unit *u, Memory *memory, float *x,
-                    float *work) {
-    Offsets o = offsets_of(s);
-    int64_t N = rows_in(u), D = s->width, Hd = s->heads * s->head_dim, K = s->heads + s->kv_heads;
-    float *out = work, *inner = out + BLOCK * D, *key_panels = inner + BLOCK * s->mlp;
-    for (int64_t i = 0; i < N; i++) memcpy(x + i * D, weights + o.embed + u->tokens[i] * D, D * sizeof(float));
-    for (int64_t layer = 0; layer < s->layers; layer++) {
-        const float *w = weights + layer * o.layer, *p = panels + layer * o.layer;
-        Layer l = take_layer(s, u, memory);
-        Attention t = l.attention;
-        BLOCKS(a, b, N) {
-            int64_t positions[BLOCK];
-            for (int64_t i = a, n = 0; i < b; i++) {
-                while (i >= u->prompt && i >= u->ends[n + 1]) n++;
-                positions[i - a] = i < u->prompt ? i : u->prompt + i - u->ends[n];
-            }
-            Attention part = {t.normed + a * D, t.scale + a, t.qk_normed + a * K * s->head_dim, t.qk_scale + a * K,
-                              t.qkv + a * qkv_width(s)};
-            before_attention(s, w, p, x + a * D, b - a, positions, part, out);
-        }
-        attend(s, u, &l, score_scale(s), key_panels);
-        BLOCKS(a, b, N)
-            after_attention(s, w, p, x + a * D, b - a, l.attended + a * Hd, l.mlp_normed + a * D, l.mlp_scale + a,
-                            l.gate_up + a * 2 * s->mlp, inner, out);
-    }
-}
-
-static int64_t forward_work(const Shape *s, const Unit *u) {
-    return BLOCK * (s->width + s->mlp) + longest_segment(u) * s->head_dim;
-}
-
-/* The output row that predicts the i-th token of sample n. */
-INLINE int64_t output_of(const Unit *u, int64_t n, int64_t i) { return i ? u->ends[n] - u->prompt + i : 0; }
-INLINE int64_t tokens_of(const Unit *u, int64_t n) { return u->ends[n + 1] - u->ends[n] + 1; }
-
-/* Log-probabilities of the tokens of all samples, one sample after the other. The last token of a sample is a target,
-   but no row of the unit. */
-void logprobs(const Shape *s, const float *weights, const float *panels, const Unit *u, const int64_t *targets,
-              float *tape, float *result) {
-    Offsets o = offsets_of(s);
-    int64_t D = s->width, V = 16 * panels_for(s->vocabulary), N = rows_in(u), outputs = outputs_in(u), first = N - outputs;
-    float *x = scratch(N * D + forward_work(s, u)), *work = x + N * D;
-    Memory memory = {tape, 0};
-    forward(s, weights, panels, u, &memory, x, work);
-    Head head = take_head(s, outputs, &memory);
-    BLOCKS(a, b, outputs) {
-        normalize(x + (first + a) * D, D, b - a, D, weights + o.norm, s->eps, head.normed + a * D, D, head.scale + a,
-                  work, D);
-        product(rows_of(work, D), panels_of(panels + o.embed, D), (Out){head.probabilities + a * V, V}, b - a, V / 16,
-                D, 0);
-    }
-    float *to = result;
-    for (int64_t n = 0, k = 0; n < u->samples; n++)
-        for (int64_t i = 0; i < tokens_of(u, n); i++, k++)
-            *to++ = scaled_logit(s, head.probabilities[output_of(u, n, i) * V + targets[k]]);
-    double *normalizers = (double *)scratch(2 * outputs);
-    for (int64_t i = 0; i < outputs; i++) {
-        float total, *row = head.probabilities + i * V;
-        normalizers[i] = exps_of_logits(s, row, &total);
-        float factor = 1.0f / total;
-        for (int64_t j = 0; j < V; j++) row[j] *= factor;
-    }
-    for (int64_t n = 0, k = 0; n < u->samples; n++)
-        for (int64_t i = 0; i < tokens_of(u, n); i++, k++) result[k] = (float)(result[k] - normalizers[output_of(u, n, i)]);
-}
-
-/* ── gradients ────────────────────────────────────────────────────────────────────────────────── */
-
-/* Gradients of q, k and v `(N, Q)` from those of the output of attention `(N, H d)`. */
-static void attend_backward(const Shape *s, const Unit *u, const Layer *l, const float *grad, float *grad_qkv,
-                            float *grad_weights, float *panels) {
-    int64_t d = s->head_dim, Q = qkv_width(s), H = s->heads, shared = H / s->kv_heads, Hd = H * d;
-    const float *qkv = l->attention.qkv;
-    memset(grad_qkv, 0, rows_in(u) * Q * sizeof(float));
-    for (int64_t j = 0; j < s->kv_heads; j++) {
-        int64_t key = (H + j) * d, value = key + s->kv_heads * d;
-        const float *weights = l->weights;
-        pack_rows(qkv + value, Q, u->prompt / 16 * 16, d, 0, panels);
-        for (int64_t n = -1; n < u->samples; n++) {
-            Segment g = segment_of(u, n);
-            int64_t packed = g.before / 16 * 16, row = g.first * Q, L = g.padded;
-            pack_rows(qkv + packed * Q + value, Q, g.before - packed, d, packed, panels);
-            pack_rows(qkv + row + value, Q, g.rows, d, g.before, panels);
-            for (int64_t h = j * shared; h < (j + 1) * shared; h++) {
-                const float *w = weights + h * g.rows * L, *q = qkv + row + h * d;
-                const float *x = l->attended + g.first * Hd + h * d, *dx = grad + g.first * Hd + h * d;
-                Out of_q = {grad_qkv + row + h * d, Q};
-                product(rows_of(dx, Hd), panels_of(panels, d), (Out){grad_weights, L}, g.rows, L / 16, d, 0);
-                for (int64_t i = 0; i < g.rows; i++) {
-                    vec16 products = splat16(0), scale = splat16(score_scale(s));
-                    for (int64_t c = 0; c < d; c += 16)
-                        products = fma16(load16(x + i * Hd + c), load16(dx + i * Hd + c), products);
-                    vec16 mean = splat16(sum16(products));
-                    for (int64_t c = i * L; c < (i + 1) * L; c += 16)
-                        store16(grad_weights + c,
-                                mul16(mul16(load16(w + c), sub16(load16(grad_weights + c), mean)), scale));
+            int64_t L = g.padded;
+            pack_segment(k, Q, d, g, panels);
+            for (int64_t h = j * shared; h < (j + 1) * shared; h++)
+                BLOCKS(a, b, CAUSAL, g.rows) {
+                    float *w = weights + (h * g.rows + a) * L;
+                    int64_t row = g.first + a, keys = 16 * panels_for(g.before + b);
+                    Out to = {l->attended + row * Hd + h * d, Hd};
+                    product(rows_of(l->qkv + row * Q + h * d, Q), panels_of(panels, d), (Out){w, L}, b - a, keys / 16,
+                            d, 0);
+                    for (int64_t i = a; i < b; i++) {
+                        float *own = w + (i - a) * L;
+                        attention_weights(m, own, g.before + i + 1);
+                        for (int64_t t = 16 * panels_for(g.before + i + 1); t < keys; t++) own[t] = 0;
+                    }
+                    product(rows_of(w, L), plain(v, Q), to, b - a, d / 16, g.before, 0);
+                    product(rows_of(w + g.before, L), plain(v + g.first * Q, Q), to, b - a, d / 16, b, 1);
                 }
-                int64_t firsts[2] = {0, row}, counts[2] = {g.before, g.rows}, columns[2] = {0, g.before};
-                for (int part = 0; part < 2; part++) { /* the keys of the prompt, then its own */
-                    int64_t at = firsts[part], count = counts[part], column = columns[part];
-                    product(columns_of(w + column, L), plain(dx, Hd), (Out){grad_qkv + at + value, Q}, count, d / 16,
-                            g.rows, 1);
-                    product(rows_of(grad_weights + column, L), plain(qkv + at + key, Q), of_q, g.rows, d / 16, count,
-                            1);
-                    product(columns_of(grad_weights + column, L), plain(q, Q), (Out){grad_qkv + at + key, Q}, count,
-                            d / 16, g.rows, 1);
-                }
-            }
             weights += H * g.rows * L;
         }
     }
 }
 
-/* Replaces gate_up by its gradient, given that of `inner`, which is computed again. */
-static void gate_backward(float *gate_up, const float *grad, float *inner, int64_t rows, int64_t M) {
-    vec16 one = splat16(1);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < M; j += 16) {
-            float *gate = gate_up + i * 2 * M + j;
-            vec16 g = load16(gate), u = load16(gate + M), of_inner = load16(grad + i * M + j), sigmoid = sigmoid16(g);
-            vec16 silu = mul16(g, sigmoid);
-            store16(inner + i * M + j, mul16(silu, u));
-            store16(gate, mul16(mul16(of_inner, u), fma16(silu, sub16(one, sigmoid), sigmoid)));
-            store16(gate + M, mul16(of_inner, silu));
+/* x `(N, D)` of all rows after a layer; `l` is what the backward pass needs. */
+static void forward_layer(const Model *m, int64_t layer, const Unit *u, const Layer *l, const Work *w) {
+    int64_t N = rows_in(u), D = m->D, Hd = m->H * m->d, both = (m->H + m->J) * m->d;
+    memcpy(l->x, w->x, N * D * sizeof(float));
+    BLOCKS(a, b, BLOCK, N)
+        project_qkv(m, layer, l->x + a * D, b - a, u->positions + a, w->normed, l->raw + a * both,
+                    l->qkv + a * qkv_width(m));
+    attend(m, u, l, w->panels);
+    BLOCKS(a, b, BLOCK, N)
+        finish_layer(m, layer, w->x + a * D, b - a, l->attended + a * Hd, l->mlp_x + a * D, l->gate_up + a * 2 * m->M,
+                     w->normed, w->inner);
+}
+
+static void embed(const Model *m, const int64_t *tokens, int64_t rows, float *x) {
+    const float *table = m->weights + offsets_of(m).embed;
+    for (int64_t i = 0; i < rows; i++) memcpy(x + i * m->D, table + tokens[i] * m->D, m->D * sizeof(float));
+}
+
+static void logits_of(const Model *m, const float *x, int64_t rows, float *normed, float *logits) {
+    Offsets o = offsets_of(m);
+    int64_t D = m->D, V = padded_vocabulary(m);
+    normalize(x, rows, D, m->weights + o.norm, m->eps, normed);
+    product(rows_of(normed, D), panels_of(m->panels + o.embed, D), (Out){logits, V}, rows, V / 16, D, 0);
+}
+
+/* Log-probabilities of the targets of a unit. The last token of a sample is a target, but no row of the unit. */
+void logprobs(const Model *m, const Unit *u, float *tape, float *result) {
+    int64_t D = m->D, V = padded_vocabulary(m), outputs = outputs_in(u);
+    Work w = make_work(m, u);
+    Memory memory = {tape, 0};
+    embed(m, u->tokens, rows_in(u), w.x);
+    for (int64_t layer = 0; layer < m->layers; layer++) {
+        Layer l = take_layer(m, u, &memory);
+        forward_layer(m, layer, u, &l, &w);
+    }
+    float *hidden = take(&memory, outputs * D), *logits = take(&memory, outputs * V);
+    memcpy(hidden, w.x + (u->prompt - 1) * D, outputs * D * sizeof(float));
+    BLOCKS(a, b, BLOCK, outputs) logits_of(m, hidden + a * D, b - a, w.normed, logits + a * V);
+    for (int64_t k = 0; k < u->targets; k++)
+        result[k] = logits[u->outputs[k] * V + u->target_tokens[k]] / m->temperature;
+    double *normalizers = (double *)w.of_qkv;
+    for (int64_t i = 0; i < outputs; i++) { /* the tape has probabilities */
+        float largest, total = exponentials(logits + i * V, m->V, 1.0f, m->temperature, &largest);
+        normalizers[i] = largest + log_of(total);
+        multiply_row(logits + i * V, V, 1.0f / total);
+    }
+    for (int64_t k = 0; k < u->targets; k++) result[k] = (float)(result[k] - normalizers[u->outputs[k]]);
+}
+
+/* ── gradients ────────────────────────────────────────────────────────────────────────────────── */
+
+/* Gradients of q, k and v `(N, Q)` from those of the output of attention `(N, H d)`. */
+static void attend_backward(const Model *m, const Unit *u, const Layer *l, const Work *work) {
+    int64_t d = m->d, Q = qkv_width(m), H = m->H, shared = H / m->J, Hd = H * d;
+    float *of_weights = work->of_weights, *of_qkv = work->of_qkv;
+    vec16 scale = splat16(1.0f / __builtin_sqrtf((float)d));
+    memset(of_qkv, 0, rows_in(u) * Q * sizeof(float));
+    for (int64_t j = 0; j < m->J; j++) {
+        int64_t key = (H + j) * d, value = key + m->J * d;
+        const float *weights = l->weights;
+        pack_rows(l->qkv + value, Q, u->prompt / 16 * 16, d, 0, work->panels);
+        for (int64_t n = -1; n < u->samples; n++) {
+            Segment g = segment_of(u, n);
+            int64_t L = g.padded;
+            pack_segment(l->qkv + value, Q, d, g, work->panels);
+            for (int64_t h = j * shared; h < (j + 1) * shared; h++)
+                BLOCKS(a, b, CAUSAL, g.rows) {
+                    int64_t row = g.first + a, keys = 16 * panels_for(g.before + b);
+                    const float *w = weights + (h * g.rows + a) * L, *q = l->qkv + row * Q + h * d;
+                    const float *x = l->attended + row * Hd + h * d, *dx = work->of_attended + row * Hd + h * d;
+                    product(rows_of(dx, Hd), panels_of(work->panels, d), (Out){of_weights, L}, b - a, keys / 16, d, 0);
+                    for (int64_t i = 0; i < b - a; i++) {
+                        vec16 products = splat16(0);
+                        for (int64_t c = 0; c < d; c += 16)
+                            products = fma16(load16(x + i * Hd + c), load16(dx + i * Hd + c), products);
+                        vec16 mean = splat16(sum16(products));
+                        for (int64_t c = i * L; c < i * L + keys; c += 16)
+                            store16(of_weights + c,
+                                    mul16(mul16(load16(w + c), sub16(load16(of_weights + c), mean)), scale));
+                    }
+                    int64_t firsts[2] = {0, g.first * Q}, counts[2] = {g.before, b}, columns[2] = {0, g.before};
+                    for (int part = 0; part < 2; part++) { /* the keys of the prompt, then its own */
+                        int64_t at = firsts[part], count = counts[part], column = columns[part];
+                        product(columns_of(w + column, L), plain(dx, Hd), (Out){of_qkv + at + value, Q}, count, d / 16,
+                                b - a, 1);
+                        product(rows_of(of_weights + column, L), plain(l->qkv + at + key, Q),
+                                (Out){of_qkv + row * Q + h * d, Q}, b - a, d / 16, count, 1);
+                        product(columns_of(of_weights + column, L), plain(q, Q), (Out){of_qkv + at + key, Q}, count,
+                                d / 16, b - a, 1);
+                    }
+                }
+            weights += H * g.rows * L;
         }
+    }
+}
+
+/* Gradients of a layer's weights, and of x before it from those after it. */
+static void backward_layer(const Model *m, int64_t layer, const Unit *u, const Layer *l, const Work *work,
+                           float *grads) {
+    Offsets o = offsets_of(m);
+    const float *w = m->weights + layer * o.layer;
+    float *g = grads + layer * o.layer, *normed = work->normed, *of_normed = work->of_normed, *of_inner = work->of_inner;
+    int64_t N = rows_in(u), D = m->D, M = m->M, Q = qkv_width(m), d = m->d, Hd = m->H * d, both = Hd + m->J * d;
+    BLOCKS(a, b, BLOCK, N) {
+        int64_t rows = b - a;
+        float *of_x = work->x + a * D, *gate_up = l->gate_up + a * 2 * M;
+        product(rows_of(of_x, D), plain(w + o.down, M), (Out){of_inner, M}, rows, M / 16, D, 0);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < M; j += 16) { /* gate and up become their gradients */
+                float *gate = gate_up + i * 2 * M + j;
+                vec16 x = load16(gate), up = load16(gate + M), grad = load16(of_inner + i * M + j);
+                vec16 sigmoid = sigmoid16(x), silu = mul16(x, sigmoid);
+                store16(work->inner + i * M + j, mul16(silu, up));
+                store16(gate, mul16(mul16(grad, up), fma16(silu, sub16(splat16(1), sigmoid), sigmoid)));
+                store16(gate + M, mul16(grad, silu));
+            }
+        product(columns_of(of_x, D), plain(work->inner, M), (Out){g + o.down, M}, D, M / 16, rows, 1);
+        normalize(l->mlp_x + a * D, rows, D, w + o.mlp_norm, m->eps, normed);
+        product(columns_of(gate_up, 2 * M), plain(normed, D), (Out){g + o.gate_up, D}, 2 * M, D / 16, rows, 1);
+        product(rows_of(gate_up, 2 * M), plain(w + o.gate_up, D), (Out){of_normed, D}, rows, D / 16, 2 * M, 0);
+        normalize_backward(of_normed, l->mlp_x + a * D, rows, D, w + o.mlp_norm, m->eps, g + o.mlp_norm, of_x, 1);
+        product(columns_of(of_x, D), plain(l->attended + a * Hd, Hd), (Out){g + o.out, Hd}, D, Hd / 16, rows, 1);
+        product(rows_of(of_x, D), plain(w + o.out, Hd), (Out){work->of_attended + a * Hd, Hd}, rows, Hd / 16, D, 0);
+    }
+    attend_backward(m, u, l, work);
+    for (int64_t i = 0; i < N; i++) {
+        float *row = work->of_qkv + i * Q, *raw = l->raw + i * both;
+        rotate(m, row, u->positions[i], -1.0f);
+        if (m->has_qk_norm) {
+            normalize_backward(row, raw, m->H, d, w + o.q_norm, m->eps, g + o.q_norm, row, 0);
+            normalize_backward(row + Hd, raw + Hd, m->J, d, w + o.k_norm, m->eps, g + o.k_norm, row + Hd, 0);
+        }
+        for (int64_t j = 0; j < Q && m->has_bias; j++) g[o.qkv_bias + j] += row[j];
+    }
+    BLOCKS(a, b, BLOCK, N) {
+        const float *of_qkv = work->of_qkv + a * Q;
+        normalize(l->x + a * D, b - a, D, w + o.input_norm, m->eps, normed);
+        product(columns_of(of_qkv, Q), plain(normed, D), (Out){g + o.qkv, D}, Q, D / 16, b - a, 1);
+        product(rows_of(of_qkv, Q), plain(w + o.qkv, D), (Out){of_normed, D}, b - a, D / 16, Q, 0);
+        normalize_backward(of_normed, l->x + a * D, b - a, D, w + o.input_norm, m->eps, g + o.input_norm,
+                           work->x + a * D, 1);
+    }
 }
 
 /* Writes the gradients of all weights, given those of the log-probabilities; overwrites the tape. */
-void backward(const Shape *s, const float *weights, const Unit *u, const int64_t *targets, const float *grad_logprobs,
-              float *tape, float *grads) {
-    Offsets o = offsets_of(s);
-    int64_t D = s->width, V = 16 * panels_for(s->vocabulary), N = rows_in(u), outputs = outputs_in(u), first = N - outputs;
-    int64_t M = s->mlp, Q = qkv_width(s), d = s->head_dim, Hd = s->heads * d, K = s->heads + s->kv_heads;
-    int64_t longest = longest_segment(u);
-    float *dx = scratch(N * (D + Hd + Q) + BLOCK * 2 * (D + M) + longest * (longest + d) + N), *of_attended = dx + N * D;
-    float *of_qkv = of_attended + N * Hd, *normed = of_qkv + N * Q, *of_normed = normed + BLOCK * D;
-    float *inner = of_normed + BLOCK * D, *of_inner = inner + BLOCK * M, *of_weights = of_inner + BLOCK * M;
-    float *value_panels = of_weights + longest * longest, *sums = value_panels + longest * d;
+void backward(const Model *m, const Unit *u, const float *grad_logprobs, float *tape, float *grads) {
+    Offsets o = offsets_of(m);
+    int64_t D = m->D, V = padded_vocabulary(m), outputs = outputs_in(u);
+    Work w = make_work(m, u);
     Memory memory = {tape, 0};
-    Layer *layers = allocate(s->layers * sizeof(Layer));
-    for (int64_t layer = 0; layer < s->layers; layer++) layers[layer] = take_layer(s, u, &memory);
-    Head head = take_head(s, outputs, &memory);
+    Layer layers[m->layers];
+    for (int64_t layer = 0; layer < m->layers; layer++) layers[layer] = take_layer(m, u, &memory);
+    float *hidden = take(&memory, outputs * D), *of_logits = take(&memory, outputs * V);
     memset(grads, 0, o.total * sizeof(float));
-    memset(dx, 0, N * D * sizeof(float));
-    memset(sums, 0, outputs * sizeof(float));
-
-    float temperature = s->temperature ? s->temperature : 1.0f, *of_logits = head.probabilities;
-    for (int64_t n = 0, k = 0; n < u->samples; n++)
-        for (int64_t i = 0; i < tokens_of(u, n); i++, k++) sums[output_of(u, n, i)] += grad_logprobs[k] / temperature;
-    for (int64_t i = 0; i < outputs; i++)
-        for (int64_t j = 0; j < V; j++) of_logits[i * V + j] *= -sums[i];
-    for (int64_t n = 0, k = 0; n < u->samples; n++)
-        for (int64_t i = 0; i < tokens_of(u, n); i++, k++)
-            of_logits[output_of(u, n, i) * V + targets[k]] += grad_logprobs[k] / temperature;
-    BLOCKS(a, b, outputs) {
-        scale_rows(head.normed + a * D, b - a, D, weights + o.norm, normed);
-        product(columns_of(of_logits + a * V, V), plain(normed, D), (Out){grads + o.head, D}, s->vocabulary, D / 16,
-                b - a, 1);
-        product(rows_of(of_logits + a * V, V), plain(weights + o.head, D), (Out){of_normed, D}, b - a, D / 16,
-                s->vocabulary, 0);
-        normalize_backward(of_normed, D, head.normed + a * D, D, head.scale + a, weights + o.norm, b - a, D,
-                           grads + o.norm, dx + (first + a) * D, D, 1);
+    memset(w.x, 0, rows_in(u) * D * sizeof(float)); /* from here on the gradient of x */
+    memset(w.sums, 0, outputs * sizeof(float));
+    for (int64_t k = 0; k < u->targets; k++) w.sums[u->outputs[k]] += grad_logprobs[k] / m->temperature;
+    for (int64_t i = 0; i < outputs; i++) multiply_row(of_logits + i * V, V, -w.sums[i]);
+    for (int64_t k = 0; k < u->targets; k++)
+        of_logits[u->outputs[k] * V + u->target_tokens[k]] += grad_logprobs[k] / m->temperature;
+    BLOCKS(a, b, BLOCK, outputs) {
+        const float *grad = of_logits + a * V;
+        normalize(hidden + a * D, b - a, D, m->weights + o.norm, m->eps, w.normed);
+        product(columns_of(grad, V), plain(w.normed, D), (Out){grads + o.head, D}, m->V, D / 16, b - a, 1);
+        product(rows_of(grad, V), plain(m->weights + o.head, D), (Out){w.of_normed, D}, b - a, D / 16, m->V, 0);
+        normalize_backward(w.of_normed, hidden + a * D, b - a, D, m->weights + o.norm, m->eps, grads + o.norm,
+                           w.x + (u->prompt - 1 + a) * D, 1);
     }
-    for (int64_t layer = s->layers - 1; layer >= 0; layer--) {
-        const float *w = weights + layer * o.layer;
-        float *g = grads + layer * o.layer;
-        Layer l = layers[layer];
-        Attention t = l.attention;
-        BLOCKS(a, b, N) {
-            int64_t rows = b - a;
-            float *of_x = dx + a * D, *gate_up = l.gate_up + a * 2 * M;
-            product(rows_of(of_x, D), plain(w + o.down, M), (Out){of_inner, M}, rows, M / 16, D, 0);
-            gate_backward(gate_up, of_inner, inner, rows, M);
-            product(columns_of(of_x, D), plain(inner, M), (Out){g + o.down, M}, D, M / 16, rows, 1);
-            scale_rows(l.mlp_normed + a * D, rows, D, w + o.mlp_norm, normed);
-            product(columns_of(gate_up, 2 * M), plain(normed, D), (Out){g + o.gate_up, D}, 2 * M, D / 16, rows, 1);
-            product(rows_of(gate_up, 2 * M), plain(w + o.gate_up, D), (Out){of_normed, D}, rows, D / 16, 2 * M, 0);
-            normalize_backward(of_normed, D, l.mlp_normed + a * D, D, l.mlp_scale + a, w + o.mlp_norm, rows, D,
-                               g + o.mlp_norm, of_x, D, 1);
-            product(columns_of(of_x, D), plain(l.attended + a * Hd, Hd), (Out){g + o.out, Hd}, D, Hd / 16, rows, 1);
-            product(rows_of(of_x, D), plain(w + o.out, Hd), (Out){of_attended + a * Hd, Hd}, rows, Hd / 16, D, 0);
-        }
-        attend_backward(s, u, &l, of_attended, of_qkv, of_weights, value_panels);
-        for (int64_t i = 0, n = 0; i < N; i++) {
-            while (i >= u->prompt && i >= u->ends[n + 1]) n++;
-            float *row = of_qkv + i * Q, *normed_row = t.qk_normed + i * K * d, *scale = t.qk_scale + i * K;
-            rotate(s, row, K, i < u->prompt ? i : u->prompt + i - u->ends[n], -1.0f);
-            if (s->has_qk_norm) {
-                normalize_backward(row, d, normed_row, d, scale, w + o.q_norm, s->heads, d, g + o.q_norm, row, d, 0);
-                normalize_backward(row + Hd, d, normed_row + Hd, d, scale + s->heads, w + o.k_norm, s->kv_heads, d,
-                                   g + o.k_norm, row + Hd, d, 0);
-            }
-            if (s->has_bias)
-                for (int64_t j = 0; j < Q; j++) g[o.qkv_bias + j] += row[j];
-        }
-        BLOCKS(a, b, N) {
-            scale_rows(t.normed + a * D, b - a, D, w + o.input_norm, normed);
-            product(columns_of(of_qkv + a * Q, Q), plain(normed, D), (Out){g + o.qkv, D}, Q, D / 16, b - a, 1);
-            product(rows_of(of_qkv + a * Q, Q), plain(w + o.qkv, D), (Out){of_normed, D}, b - a, D / 16, Q, 0);
-            normalize_backward(of_normed, D, t.normed + a * D, D, t.scale + a, w + o.input_norm, b - a, D,
-                               g + o.input_norm, dx + a * D, D, 1);
-        }
-    }
-    free(layers);
-    for (int64_t i = 0; i < N; i++)
-        if (u->tokens[i] != s->padding_token)
-            for (int64_t j = 0; j < D; j++) grads[o.embed + u->tokens[i] * D + j] += dx[i * D + j];
+    for (int64_t layer = m->layers - 1; layer >= 0; layer--) backward_layer(m, layer, u, layers + layer, &w, grads);
+    for (int64_t i = 0; i < rows_in(u); i++)
+        if (u->tokens[i] != m->padding_token)
+            for (int64_t j = 0; j < D; j++) grads[o.embed + u->tokens[i] * D + j] += w.x[i * D + j];
 }
 
 /* ── decoding ─────────────────────────────────────────────────────────────────────────────────── */
@@ -843,21 +786,14 @@ static int64_t choose(const float *exps, int64_t count, float total, float noise
     return last < 0 ? 0 : last;
 }
 
-static int64_t sample(const Shape *s, float *logits, float noise, float *logprob) {
+static int64_t sample(const Model *m, const float *logits, float noise, float *exps, float *logprob) {
     int64_t token = 0;
-    float total, largest = logits[0], kept = 0;
-    for (int64_t n = 1; s->temperature == 0 && n < s->vocabulary; n++)
-        if (logits[n] > largest) {
-            largest = logits[n];
-            token = n;
-        }
-    kept = logits[token];
-    float *exps = scratch(16 * panels_for(s->vocabulary));
-    memcpy(exps, logits, 16 * panels_for(s->vocabulary) * sizeof(float));
-    double normalizer = exps_of_logits(s, exps, &total);
-    if (s->temperature != 0) token = choose(exps, s->vocabulary, total, noise);
-    kept = scaled_logit(s, logits[token]);
-    *logprob = (float)(kept - normalizer);
+    memcpy(exps, logits, padded_vocabulary(m) * sizeof(float));
+    float largest, total = exponentials(exps, m->V, 1.0f, m->temperature, &largest);
+    if (!m->greedy) token = choose(exps, m->V, total, noise);
+    for (int64_t n = 1; n < m->V && m->greedy; n++)
+        if (logits[n] > logits[token]) token = n;
+    *logprob = (float)(logits[token] / m->temperature - (largest + log_of(total)));
     return token;
 }
 
@@ -868,179 +804,158 @@ typedef struct {
     const uint8_t *is_end; /* (V) */
 } Requests;
 
-/* Memory of `generate`. */
 typedef struct {
-    float *prompt_keys;   /* (layers, J, full panels of all prompts, d, 16) */
-    float *keys, *values; /* of each slot: (layers, J, panels, d, 16) after those, and (layers, J, max_tokens, d) */
-    float *first_logits, *logits, *x, *normed, *out, *scale, *qkv, *qk_normed, *qk_scale, *attended, *gate_up, *inner, *scores;
-    int64_t key_floats, value_floats, own_panels, longest;
+    int64_t row, group, slot;
+} Running; /* a completion in a slot */
+
+/* Keys and values. A prompt's are `(layers, J, groups, panels, d, 16)` and `(layers, J, groups, 16 panels, d)`, a
+   slot's `(slots, layers, J, …)`. Keys after the last full panel of a prompt are the slot's. */
+typedef struct {
+    float *prompt_keys, *prompt_values, *keys, *values;
+    float *first_logits, *logits, *exps, *x, *normed, *raw, *qkv, *attended, *mlp_x, *gate_up, *inner, *scores;
+    int64_t prompt_size, slot_size, longest; /* floats of one head of a layer; numbers in a row of scores */
 } Decoding;
 
-static Decoding take_decoding(const Shape *s, const Unit *u, const Requests *r, int64_t whole_panels, Memory *m) {
-    int64_t D = s->width, d = s->head_dim, J = s->kv_heads, K = s->heads + J, slots = r->slots, rows = rows_in(u);
-    int64_t V = 16 * panels_for(s->vocabulary);
+static Decoding take_decoding(const Model *m, const Unit *u, const Requests *r, Memory *memory) {
+    int64_t slots = r->slots, V = padded_vocabulary(m), heads = m->layers * m->J, most = 0;
+    for (int64_t g = 0; g < r->groups; g++)
+        if (u->prompt + u->ends[g + 1] - u->ends[g] > most) most = u->prompt + u->ends[g + 1] - u->ends[g];
     Decoding t;
-    t.own_panels = panels_for(r->max_tokens + 15);
-    t.longest = longest_segment(u) + 16 * t.own_panels;
-    t.key_floats = s->layers * J * t.own_panels * 16 * d;
-    t.value_floats = s->layers * J * r->max_tokens * d;
-    t.prompt_keys = take(m, s->layers * J * whole_panels * 16 * d);
-    t.keys = take(m, slots * t.key_floats);
-    t.values = take(m, slots * t.value_floats);
-    t.first_logits = take(m, r->groups * V);
-    t.logits = take(m, slots * V);
-    t.x = take(m, (rows > slots ? rows : slots) * D);
-    t.normed = take(m, slots * D);
-    t.out = take(m, slots * D);
-    t.scale = take(m, slots);
-    t.qkv = take(m, slots * qkv_width(s));
-    t.qk_normed = take(m, slots * K * d);
-    t.qk_scale = take(m, slots * K);
-    t.attended = take(m, slots * s->heads * d);
-    t.gate_up = take(m, slots * 2 * s->mlp);
-    t.inner = take(m, slots * s->mlp);
-    t.scores = take(m, slots * t.longest);
+    t.prompt_size = (most / 16 + 1) * 16 * m->d;
+    t.slot_size = panels_for(r->max_tokens + 15) * 16 * m->d;
+    t.longest = (t.prompt_size + t.slot_size) / m->d;
+    t.prompt_keys = take(memory, heads * r->groups * t.prompt_size);
+    t.prompt_values = take(memory, heads * r->groups * t.prompt_size);
+    t.keys = take(memory, slots * heads * t.slot_size);
+    t.values = take(memory, slots * heads * t.slot_size);
+    t.first_logits = take(memory, r->groups * V);
+    t.logits = take(memory, slots * V);
+    t.exps = take(memory, V);
+    t.x = take(memory, slots * m->D);
+    t.normed = take(memory, slots * m->D);
+    t.raw = take(memory, slots * (m->H + m->J) * m->d);
+    t.qkv = take(memory, slots * qkv_width(m));
+    t.attended = take(memory, slots * m->H * m->d);
+    t.mlp_x = take(memory, slots * m->D);
+    t.gate_up = take(memory, slots * 2 * m->M);
+    t.inner = take(memory, slots * m->M);
+    t.scores = take(memory, slots * t.longest);
     return t;
+}
+
+/* Computes the prompts: their keys and values, and the logits after their last tokens. */
+static void prefill(const Model *m, const Unit *u, const Decoding *t, const Work *w, const Layer *l) {
+    int64_t Q = qkv_width(m), d = m->d, D = m->D;
+    embed(m, u->tokens, rows_in(u), w->x);
+    for (int64_t layer = 0; layer < m->layers; layer++) {
+        forward_layer(m, layer, u, l, w);
+        for (int64_t j = 0; j < m->J; j++)
+            for (int64_t g = 0; g < u->samples; g++) {
+                int64_t at = ((layer * m->J + j) * u->samples + g) * t->prompt_size, rest = u->ends[g + 1] - u->ends[g];
+                const float *k = l->qkv + (m->H + j) * d, *v = k + m->J * d;
+                float *values = t->prompt_values + at;
+                pack_rows(k, Q, u->prompt, d, 0, t->prompt_keys + at);
+                pack_rows(k + u->ends[g] * Q, Q, rest, d, u->prompt, t->prompt_keys + at);
+                for (int64_t p = 0; p < u->prompt + rest; p++, values += d)
+                    memcpy(values, v + (p < u->prompt ? p : u->ends[g] + p - u->prompt) * Q, d * sizeof(float));
+            }
+    }
+    for (int64_t g = 0; g < u->samples; g++)
+        logits_of(m, w->x + (u->ends[g + 1] - 1) * D, 1, w->normed, t->first_logits + g * padded_vocabulary(m));
+}
+
+/* Attention of the new tokens of completions a to b, which have the same prompt of `length` tokens. */
+static void attend_decoding(const Model *m, int64_t layer, const Decoding *t, const Running *running, int64_t a,
+                            int64_t b, int64_t groups, int64_t length, const int64_t *positions) {
+    int64_t Q = qkv_width(m), d = m->d, H = m->H, J = m->J, Hd = H * d, shared = H / J, L = t->longest;
+    int64_t whole = length / 16, begin = 16 * whole;
+    for (int64_t h = 0; h < H; h++) {
+        int64_t j = h / shared, at = ((layer * J + j) * groups + running[a].group) * t->prompt_size;
+        product(rows_of(t->qkv + a * Q + h * d, Q), panels_of(t->prompt_keys + at, d), (Out){t->scores + a * L, L},
+                b - a, whole, d, 0);
+        for (int64_t i = a; i < b; i++) {
+            const float *row = t->qkv + i * Q;
+            int64_t own = ((running[i].slot * m->layers + layer) * J + j) * t->slot_size, here = positions[i] - begin;
+            float *keys = t->keys + own;
+            if (h % shared == 0) {
+                put_column(row + (H + j) * d, d, here, keys);
+                memcpy(t->values + own + (positions[i] - length) * d, row + (H + J + j) * d, d * sizeof(float));
+            }
+            product(rows_of(row + h * d, Q), panels_of(keys, d), (Out){t->scores + i * L + begin, L}, 1,
+                    panels_for(here + 1), d, 0);
+            attention_weights(m, t->scores + i * L, positions[i] + 1);
+        }
+        product(rows_of(t->scores + a * L, L), plain(t->prompt_values + at, d), (Out){t->attended + a * Hd + h * d, Hd},
+                b - a, d / 16, length, 0);
+        for (int64_t i = a; i < b; i++) {
+            int64_t own = ((running[i].slot * m->layers + layer) * J + j) * t->slot_size;
+            product(rows_of(t->scores + i * L + length, L), plain(t->values + own, d),
+                    (Out){t->attended + i * Hd + h * d, Hd}, 1, d / 16, positions[i] - length + 1, 1);
+        }
+    }
 }
 
 /* Samples `r->rows[g + 1] - r->rows[g]` completions of each prompt g, at most `slots` at a time: a finished one makes
    room for the next. The prompts are a unit: what all of them begin with, then the rest of each. Writes tokens and
    log-probabilities `(rows, max_tokens)` and lengths. */
-void generate(const Shape *s, const float *weights, const float *panels, const Unit *u, const Requests *r,
-              int64_t *tokens, float *result, int64_t *lengths) {
-    Offsets o = offsets_of(s);
-    int64_t D = s->width, Q = qkv_width(s), d = s->head_dim, H = s->heads, J = s->kv_heads, Hd = H * d, shared = H / J;
-    int64_t V = 16 * panels_for(s->vocabulary), limit = r->max_tokens, common = u->prompt, slots = r->slots;
-    int64_t n = 0, next = 0, group = 0, whole_panels = 0;
-    int64_t *panel_of = allocate((r->groups + 1) * sizeof(int64_t)), *row_of = allocate(5 * slots * sizeof(int64_t));
-    int64_t *slot_of = row_of + slots, *group_of = slot_of + slots, *positions = group_of + slots;
-    int64_t *in_use = positions + slots;
-    memset(in_use, 0, slots * sizeof(int64_t));
-    for (int64_t g = 0; g < r->groups; g++) {
-        panel_of[g] = whole_panels;
-        whole_panels += (common + u->ends[g + 1] - u->ends[g]) / 16;
-    }
+void generate(const Model *m, const Unit *u, const Requests *r, int64_t *tokens, float *result, int64_t *lengths) {
+    int64_t V = padded_vocabulary(m), limit = r->max_tokens, heads = m->layers * m->J, panel = 16 * m->d;
     Memory size = {NULL, 0};
-    take_decoding(s, u, r, whole_panels, &size);
-    for (int64_t layer = 0; layer < s->layers; layer++) take_layer(s, u, &size);
-    Memory memory = {allocate(size.size * sizeof(float)), 0};
-    Decoding t = take_decoding(s, u, r, whole_panels, &memory);
-    int64_t key_floats = t.key_floats, value_floats = t.value_floats, own_panels = t.own_panels, longest = t.longest;
-    float *x = t.x, *qkv = t.qkv, *scores = t.scores;
-    Layer *layers = allocate(s->layers * sizeof(Layer));
-    Memory tape = memory;
-
-    /* prompts: logits after the last token, keys of full panels; values are read where the forward pass left them */
-    forward(s, weights, panels, u, &tape, x, scratch(forward_work(s, u)));
-    tape = memory;
-    for (int64_t g = 0; g < r->groups; g++) {
-        normalize(x + (u->ends[g + 1] - 1) * D, D, 1, D, weights + o.norm, s->eps, t.normed, D, t.scale, t.out, D);
-        product(rows_of(t.out, D), panels_of(panels + o.embed, D), (Out){t.first_logits + g * V, V}, 1, V / 16, D, 0);
-    }
-    for (int64_t layer = 0; layer < s->layers; layer++) {
-        layers[layer] = take_layer(s, u, &tape);
-        const float *from = layers[layer].attention.qkv + H * d;
-        for (int64_t j = 0; j < J; j++, from += d)
-            for (int64_t g = 0; g < r->groups; g++) {
-                int64_t rest = u->ends[g + 1] - u->ends[g], whole = (common + rest) / 16 * 16;
-                float *to = t.prompt_keys + ((layer * J + j) * whole_panels + panel_of[g]) * 16 * d;
-                int64_t of_common = common < whole ? common : whole;
-                pack_rows(from, Q, of_common, d, 0, to);
-                pack_rows(from + u->ends[g] * Q, Q, whole - of_common, d, of_common, to);
-            }
-    }
+    take_decoding(m, u, r, &size);
+    take_work(m, u, &size);
+    take_layer(m, u, &size);
+    Memory memory = {scratch(size.size), 0};
+    Decoding t = take_decoding(m, u, r, &memory);
+    Work w = take_work(m, u, &memory);
+    Layer l = take_layer(m, u, &memory);
+    prefill(m, u, &t, &w, &l);
+    Running running[r->slots];
+    int64_t positions[r->slots], last[r->slots], prompt[r->groups], n = 0, next = 0, group = 0;
+    uint8_t in_use[r->slots];
+    memset(in_use, 0, r->slots);
+    for (int64_t g = 0; g < r->groups; g++) prompt[g] = u->prompt + u->ends[g + 1] - u->ends[g];
     while (1) {
-        while (n < slots && next < r->rows[r->groups]) { /* waiting rows take free slots */
+        for (; n < r->slots && next < r->rows[r->groups]; next++) { /* waiting rows take free slots */
             while (next >= r->rows[group + 1]) group++;
-            int64_t token = sample(s, t.first_logits + group * V, r->noise[next * limit], result + next * limit);
-            tokens[next * limit] = token;
+            int64_t at = next * limit, slot = 0;
+            tokens[at] = sample(m, t.first_logits + group * V, r->noise[at], t.exps, result + at);
             lengths[next] = 1;
-            if (!r->is_end[token] && limit > 1) {
-                int64_t slot = 0;
-                while (in_use[slot]) slot++;
-                in_use[slot] = 1;
-                row_of[n] = next;
-                group_of[n] = group;
-                slot_of[n++] = slot;
-                int64_t rest = u->ends[group + 1] - u->ends[group], length = common + rest;
-                for (int64_t layer = 0; layer < s->layers; layer++) /* keys after the last full panel of the prompt */
-                    for (int64_t j = 0; j < J; j++)
-                        for (int64_t p = length / 16 * 16; p < length; p++) {
-                            int64_t at = p < common ? p : u->ends[group] + p - common;
-                            const float *key = layers[layer].attention.qkv + at * Q + (H + j) * d;
-                            float *to = t.keys + slot * key_floats + (layer * J + j) * own_panels * 16 * d + p % 16;
-                            for (int64_t i = 0; i < d; i++) to[16 * i] = key[i];
-                        }
-            }
-            next++;
+            if (r->is_end[tokens[at]] || limit == 1) continue;
+            while (in_use[slot]) slot++;
+            in_use[slot] = 1;
+            running[n++] = (Running){next, group, slot};
+            for (int64_t k = 0; k < heads; k++) /* keys after the last full panel of the prompt */
+                memcpy(t.keys + (slot * heads + k) * t.slot_size,
+                       t.prompt_keys + (k * r->groups + group) * t.prompt_size + prompt[group] / 16 * panel,
+                       panel * sizeof(float));
         }
         if (!n) break;
         for (int64_t i = 0; i < n; i++) {
-            int64_t row = row_of[i], g = group_of[i];
-            memcpy(x + i * D, weights + o.embed + tokens[row * limit + lengths[row] - 1] * D, D * sizeof(float));
-            positions[i] = common + u->ends[g + 1] - u->ends[g] + lengths[row] - 1;
+            int64_t row = running[i].row;
+            last[i] = tokens[row * limit + lengths[row] - 1];
+            positions[i] = prompt[running[i].group] + lengths[row] - 1;
         }
-        for (int64_t layer = 0; layer < s->layers; layer++) {
-            const float *w = weights + layer * o.layer, *p = panels + layer * o.layer;
-            before_attention(s, w, p, x, n, positions, (Attention){t.normed, t.scale, t.qk_normed, t.qk_scale, qkv}, t.out);
-            for (int64_t a = 0, b; a < n; a = b) { /* rows of one prompt */
-                int64_t g = group_of[a], rest = u->ends[g + 1] - u->ends[g], length = common + rest;
-                int64_t whole = length / 16, begin = 16 * whole;
-                for (b = a; b < n && group_of[b] == g; b++) {}
-                for (int64_t h = 0; h < H; h++) {
-                    int64_t j = h / shared;
-                    const float *prompt_values = layers[layer].attention.qkv + (H + J + j) * d;
-                    Out to = {t.attended + a * Hd + h * d, Hd}, of_scores = {scores + a * longest, longest};
-                    product(rows_of(qkv + a * Q + h * d, Q),
-                            panels_of(t.prompt_keys + ((layer * J + j) * whole_panels + panel_of[g]) * 16 * d, d),
-                            of_scores, b - a, whole, d, 0);
-                    for (int64_t i = a; i < b; i++) {
-                        float *own_keys = t.keys + slot_of[i] * key_floats + (layer * J + j) * own_panels * 16 * d;
-                        float *own_values = t.values + slot_of[i] * value_floats + (layer * J + j) * limit * d;
-                        int64_t here = positions[i] - begin, count = panels_for(here + 1);
-                        if (h % shared == 0) {
-                            for (int64_t c = 0; c < d; c++)
-                                own_keys[here / 16 * 16 * d + 16 * c + here % 16] = qkv[i * Q + (H + j) * d + c];
-                            memcpy(own_values + (positions[i] - length) * d, qkv + i * Q + (H + J + j) * d,
-                                   d * sizeof(float));
-                        }
-                        product(rows_of(qkv + i * Q + h * d, Q), panels_of(own_keys, d),
-                                (Out){scores + i * longest + begin, longest}, 1, count, d, 0);
-                        softmax(scores + i * longest, positions[i] + 1, 0, score_scale(s));
-                    }
-                    product(rows_of(scores + a * longest, longest), plain(prompt_values, Q), to, b - a, d / 16, common, 0);
-                    product(rows_of(scores + a * longest + common, longest), plain(prompt_values + u->ends[g] * Q, Q),
-                            to, b - a, d / 16, rest, 1);
-                    for (int64_t i = a; i < b; i++) {
-                        float *own_values = t.values + slot_of[i] * value_floats + (layer * J + j) * limit * d;
-                        product(rows_of(scores + i * longest + length, longest), plain(own_values, d),
-                                (Out){t.attended + i * Hd + h * d, Hd}, 1, d / 16, positions[i] - length + 1, 1);
-                    }
-                }
+        embed(m, last, n, t.x);
+        for (int64_t layer = 0; layer < m->layers; layer++) {
+            project_qkv(m, layer, t.x, n, positions, t.normed, t.raw, t.qkv);
+            for (int64_t a = 0, b; a < n; a = b) {
+                for (b = a; b < n && running[b].group == running[a].group; b++) {}
+                attend_decoding(m, layer, &t, running, a, b, r->groups, prompt[running[a].group], positions);
             }
-            after_attention(s, w, p, x, n, t.attended, t.normed, t.scale, t.gate_up, t.inner, t.out);
+            finish_layer(m, layer, t.x, n, t.attended, t.mlp_x, t.gate_up, t.normed, t.inner);
         }
-        normalize(x, D, n, D, weights + o.norm, s->eps, t.normed, D, t.scale, t.out, D);
-        product(rows_of(t.out, D), panels_of(panels + o.embed, D), (Out){t.logits, V}, n, V / 16, D, 0);
+        logits_of(m, t.x, n, t.normed, t.logits);
         int64_t kept = 0;
         for (int64_t i = 0; i < n; i++) {
-            int64_t row = row_of[i], at = row * limit + lengths[row];
-            tokens[at] = sample(s, t.logits + i * V, r->noise[at], result + at);
-            lengths[row]++;
-            if (r->is_end[tokens[at]] || lengths[row] == limit) {
-                in_use[slot_of[i]] = 0;
-            } else {
-                row_of[kept] = row;
-                group_of[kept] = group_of[i];
-                slot_of[kept++] = slot_of[i];
-            }
+            int64_t row = running[i].row, at = row * limit + lengths[row]++;
+            tokens[at] = sample(m, t.logits + i * V, r->noise[at], t.exps, result + at);
+            if (r->is_end[tokens[at]] || lengths[row] == limit)
+                in_use[running[i].slot] = 0;
+            else
+                running[kept++] = running[i];
         }
         n = kept;
     }
-    free(layers);
-    free(panel_of);
-    free(row_of);
-    free(memory.at);
 }
 
 /* ── optimizer and loss ───────────────────────────────────────────────────────────────────────── */

@@ -31,20 +31,20 @@ PREFILL_ROWS = 4096
 _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
 
-class _Shape(ctypes.Structure):
+class _Model(ctypes.Structure):
     _fields_ = [
-        *((name, _INT) for name in ("layers", "width", "heads", "kv_heads", "head_dim", "mlp")),
-        *((name, _INT) for name in ("vocabulary", "tied", "has_bias", "has_qk_norm")),
-        ("padding_token", _INT),
-        ("eps", _FLOAT),
-        ("temperature", _FLOAT),
-        ("cos", _POINTER),
-        ("sin", _POINTER),
+        *((name, _INT) for name in ("layers", "D", "H", "J", "d", "M", "V", "tied")),
+        *((name, _INT) for name in ("has_bias", "has_qk_norm", "padding_token", "greedy")),
+        *((name, _FLOAT) for name in ("eps", "temperature")),
+        *((name, _POINTER) for name in ("cos", "sin", "weights", "panels")),
     ]
 
 
 class _Unit(ctypes.Structure):
-    _fields_ = [("prompt", _INT), ("samples", _INT), ("ends", _POINTER), ("tokens", _POINTER)]
+    _fields_ = [
+        *((name, _INT) for name in ("prompt", "samples", "targets")),
+        *((name, _POINTER) for name in ("ends", "tokens", "positions", "target_tokens", "outputs")),
+    ]
 
 
 class _Requests(ctypes.Structure):
@@ -62,21 +62,26 @@ class _AdamW(ctypes.Structure):
 
 
 class Unit:
-    """A group as arrays: rows of the prompt, then of each sample without its last token."""
+    """Rows of a prompt, then those that continue it; and the tokens that they predict: those of samples, whose last
+    tokens are no rows."""
 
     def __init__(
-        self, prompt: Sequence[int], samples: Sequence[Sequence[int]], targets: Sequence[int]
+        self,
+        prompt: Sequence[int],
+        rows: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]] = (),
     ) -> None:
-        lengths = [len(prompt), *map(len, samples)]
-        self.ends = np.cumsum(lengths, dtype=np.int64)
-        self.tokens = np.array([*prompt, *(t for s in samples for t in s)], np.int64)
-        self.targets = np.array(targets, np.int64)
-        self.struct = _Unit(len(prompt), len(samples), at(self.ends), at(self.tokens))
-
-    @classmethod
-    def of_group(cls, group: Group) -> Unit:
-        prompt, samples = group
-        return cls(prompt, [s[:-1] for s in samples], [t for s in samples for t in s])
+        first = len(prompt)
+        lengths, counts = (np.array([len(x) for x in part], np.int64) for part in (rows, targets))
+        self.ends = np.cumsum([first, *lengths])
+        self.tokens = np.array([*prompt, *itertools.chain.from_iterable(rows)], np.int64)
+        self.positions = np.arange(len(self.tokens))
+        self.positions[first:] -= np.repeat(self.ends[:-1] - first, lengths)
+        self.targets = np.array([*itertools.chain.from_iterable(targets)], np.int64)
+        self.outputs = np.arange(len(self.targets)) - np.repeat(np.arange(len(counts)), counts)
+        self.outputs[np.cumsum(counts) - counts] = 0  # by the last row of the prompt
+        arrays = (self.ends, self.tokens, self.positions, self.targets, self.outputs)
+        self.struct = _Unit(first, len(rows), len(self.targets), *map(at, arrays))
 
 
 class Tape(NamedTuple):
@@ -104,27 +109,28 @@ class SmallLlama:
         is_tied = embed.data_ptr() == head.data_ptr()
         self.parameters = _ordered_parameters(model, is_tied)
         padding = body.embed_tokens.padding_idx
-        self.shape = _Shape(
+        self.struct = _Model(
             layers=len(body.layers),
-            width=config.hidden_size,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=first.head_dim,
-            mlp=config.intermediate_size,
-            vocabulary=len(head),
+            D=config.hidden_size,
+            H=config.num_attention_heads,
+            J=config.num_key_value_heads,
+            d=first.head_dim,
+            M=config.intermediate_size,
+            V=len(head),
             tied=is_tied,
             has_bias=first.q_proj.bias is not None,
             has_qk_norm=hasattr(first, "q_norm"),
             padding_token=-1 if padding is None else padding,
             eps=config.rms_norm_eps,
         )
-        library.parameter_count.restype = library.panel_count.restype = _INT
-        library.tape_size.restype = _INT
+        for name in ("parameter_count", "panel_count", "tape_size"):
+            getattr(library, name).restype = _INT
         library.sum_squares.restype = ctypes.c_double
-        self.count = library.parameter_count(ctypes.byref(self.shape))
+        self.count = library.parameter_count(ctypes.byref(self.struct))
         assert self.count == sum(p.numel() for p in self.parameters)
         self.weights = np.empty(self.count, np.float32)
-        self.panels = np.zeros(library.panel_count(ctypes.byref(self.shape)), np.float32)
+        self.panels = np.zeros(library.panel_count(ctypes.byref(self.struct)), np.float32)
+        self.struct.weights, self.struct.panels = at(self.weights), at(self.panels)
         self.memory = np.empty(0, np.float32)
         half = first.head_dim // 2
         theta = float(config.rope_parameters["rope_theta"])
@@ -137,7 +143,7 @@ class SmallLlama:
         torch.cat(
             [p.detach().flatten() for p in self.parameters], out=torch.from_numpy(self.weights)
         )
-        self.library.pack_weights(ctypes.byref(self.shape), at(self.weights), at(self.panels))
+        self.library.pack_weights(ctypes.byref(self.struct), at(self.panels))
 
     def generate(
         self,
@@ -155,21 +161,19 @@ class SmallLlama:
         noise = np.ascontiguousarray(noise, np.float32)
         tokens, lengths = np.zeros((rows, limit), np.int64), np.zeros(rows, np.int64)
         logprobs = np.zeros((rows, limit), np.float32)
-        is_end = np.zeros(self.shape.vocabulary, np.uint8)
+        is_end = np.zeros(self.struct.V, np.uint8)
         is_end[list(end_tokens)] = 1
-        shape = self._shape(temperature, max(map(len, prompts)) + limit)
+        model = self._prepare(temperature, max(map(len, prompts)) + limit)
         bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
         def run(part: range) -> None:
             first, own = bounds[part.start], bounds[part.start : part.stop + 1] - bounds[part.start]
             chosen = [prompts[g] for g in part]
-            unit = Unit(chosen[0][:common], [p[common:] for p in chosen], [])
+            unit = Unit(chosen[0][:common], [p[common:] for p in chosen])
             slots = min(SLOTS, int(own[-1]))
             requests = _Requests(len(part), limit, slots, at(own), at(noise[first:]), at(is_end))
             self.library.generate(
-                ctypes.byref(shape),
-                at(self.weights),
-                at(self.panels),
+                model,
                 ctypes.byref(unit.struct),
                 ctypes.byref(requests),
                 at(tokens[first:]),
@@ -187,26 +191,18 @@ class SmallLlama:
 
     def logprobs(self, groups: Sequence[Group], temperature: float = 1.0) -> Tape:
         """Log-probabilities of all tokens of the samples."""
-        units = [Unit.of_group(group) for group in groups]
+        units = [Unit(p, [s[:-1] for s in samples], samples) for p, samples in groups]
         longest = max(len(p) + max(map(len, samples)) for p, samples in groups)
-        shape = ctypes.byref(self._shape(temperature, longest))
-        sizes = [self.library.tape_size(shape, ctypes.byref(u.struct)) for u in units]
+        model = self._prepare(temperature, longest)
+        sizes = [self.library.tape_size(model, ctypes.byref(u.struct)) for u in units]
         starts = np.concatenate([[0], np.cumsum(sizes)]).tolist()
         if len(self.memory) < starts[-1]:
             self.memory = np.empty(starts[-1] * 5 // 4, np.float32)
         results = [np.empty(len(unit.targets), np.float32) for unit in units]
 
         def run(n: int) -> None:
-            unit = units[n]
-            self.library.logprobs(
-                shape,
-                at(self.weights),
-                at(self.panels),
-                ctypes.byref(unit.struct),
-                at(unit.targets),
-                at(self.memory[starts[n] :]),
-                at(results[n]),
-            )
+            memory = at(self.memory[starts[n] :])
+            self.library.logprobs(model, ctypes.byref(units[n].struct), memory, at(results[n]))
 
         deque_all(self._map(run, range(len(units))))
         return Tape(units, starts, results, temperature)
@@ -214,20 +210,16 @@ class SmallLlama:
     def gradients(self, tape: Tape, grads: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
         """The gradients of all weights, group by group, from those of the log-probabilities. An array is valid until
         the next one is asked for."""
-        shape = ctypes.byref(self._shape(tape.temperature, 0))
+        model = self._prepare(tape.temperature, 0)
 
         def run(n: int) -> np.ndarray:
-            result = np.empty(self.count, np.float32)
-            unit, grad = tape.units[n], np.ascontiguousarray(grads[n], np.float32)
-            self.library.backward(
-                shape,
-                at(self.weights),
-                ctypes.byref(unit.struct),
-                at(unit.targets),
-                at(grad),
-                at(self.memory[tape.starts[n] :]),
-                at(result),
+            result, grad = (
+                np.empty(self.count, np.float32),
+                np.ascontiguousarray(grads[n], np.float32),
             )
+            memory = at(self.memory[tape.starts[n] :])
+            unit = ctypes.byref(tape.units[n].struct)
+            self.library.backward(model, unit, at(grad), memory, at(result))
             return result
 
         return self._map(run, range(len(tape.units)))
@@ -239,21 +231,16 @@ class SmallLlama:
             id(p): piece.view(p.shape) for p, piece in zip(self.parameters, pieces, strict=True)
         }
 
-    def _shape(self, temperature: float, positions: int) -> _Shape:
-        known = self.tables.shape[1]
-        if known < positions:
+    def _prepare(self, temperature: float, positions: int) -> Any:
+        """The model at this temperature, with rotations of at least so many positions, as an argument of the kernel."""
+        if self.tables.shape[1] < positions:
             self.tables = np.empty((2, 2 * positions, len(self.frequencies)), np.float32)
-            self.library.rotary_tables(
-                _INT(2 * positions),
-                _INT(len(self.frequencies)),
-                at(self.frequencies),
-                at(self.tables[0]),
-                at(self.tables[1]),
-            )
-        shape = _Shape.from_buffer_copy(self.shape)
-        shape.temperature = temperature
-        shape.cos, shape.sin = at(self.tables[0]), at(self.tables[1])
-        return shape
+            sizes = (_INT(size) for size in self.tables.shape[1:])
+            self.library.rotary_tables(*sizes, at(self.frequencies), *map(at, self.tables))
+        model = _Model.from_buffer_copy(self.struct)
+        model.temperature, model.greedy = temperature or 1.0, temperature == 0
+        model.cos, model.sin = map(at, self.tables)
+        return ctypes.byref(model)
 
     def _map(self, run: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
         return (
