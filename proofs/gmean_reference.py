@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from glasshouse.measurement.estimates import gmean2_parts
-from glasshouse.measurement.rates import tabulate
+from glasshouse.measurement.rates import gmean2_parts, tabulate
 
 PROBLEMS_PER_TABLE = 2
 BATCH = 500

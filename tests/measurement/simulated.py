@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from glasshouse.measurement import estimates
+from glasshouse.measurement import rates
 from glasshouse.measurement.resampling import Interval
 from glasshouse.values import Floats
 
@@ -41,7 +41,7 @@ def _shift_logit(rate: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 
 def gmean2_of_table(table: Floats) -> Floats:
-    return estimates.gmean2_parts(table)["gmean2"]
+    return rates.gmean2_parts(table)["gmean2"]
 
 
 def has_nominal_coverage(coverage: float, n: int) -> bool:

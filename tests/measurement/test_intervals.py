@@ -6,12 +6,12 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 from statsmodels.regression.mixed_linear_model import MixedLM
@@ -25,12 +25,12 @@ from tests.measurement.simulated import (
 )
 
 from glasshouse.measurement import rates
+from glasshouse.measurement.columns import Columns, Scores
 from glasshouse.measurement.estimates import (
     RATES,
     Values,
     auroc_values,
     estimate,
-    gmean2_parts,
     gmean2_values,
     mean_values,
     rate_values,
@@ -52,17 +52,18 @@ from glasshouse.measurement.intervals import (
     t_quantile_975,
     wilson_interval,
 )
-from glasshouse.measurement.rates import auroc_statistic, mean_statistic, table_statistic
+from glasshouse.measurement.rates import gmean2_parts
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.measurement.resampling import (
+    FlagTables,
     Interval,
+    Null,
+    Resamples,
     auroc_null,
-    bootstrap,
     control_null,
-    draw_weights,
     exchangeable_blocks,
     expanded_percentile_interval,
-    permute_column,
+    permute,
     table_null,
 )
 from glasshouse.training.display import format_accuracies, results_table
@@ -74,35 +75,28 @@ def measured(values: Values, name: str = "test", resamples: int = 200) -> Measur
     return estimate(values, lookup(name), key=("agree",), resamples=resamples)
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.booleans(), st.booleans(), st.sampled_from([0, 1, FAILED])),
-        min_size=1,
-        max_size=25,
-    ),
-    st.integers(0, 3),
-)
-def test_a_weight_of_w_is_w_rows(rows: list[tuple[bool, bool, int]], w: int) -> None:
-    """Weights of one give the measure itself; it is undefined in the same places."""
-    weights = np.ones((2, len(rows)))
-    weights[1, 0] = w
-    repeated = [rows[0]] * w + rows[1:]
-    columns, again = ([list(column) for column in zip(*r, strict=True)] for r in (rows, repeated))
-    for read in (
-        *(rate.statistic for rate in RATES.values()),
-        rates.total_effect,
-        gmean2_of_table,
-    ):
-        expected = [float(read(rates.tabulate(*(c or [[], [], []])))) for c in (columns, again)]
-        found = table_statistic(read, *columns)(weights)
-        assert found.tolist() == pytest.approx(expected, nan_ok=True, abs=1e-12)
+def columns(x: Any, y: Any, problem: Any) -> Columns:
+    return Columns(problems=problem, planted=np.asarray(x) == 1, behaviour=np.asarray(y) == 1)
+
+
+def flags(z: Any) -> Scores:
+    return Scores(monitor="m", flagged=z, scores=np.asarray(z, dtype=float))
+
+
+def interval_of(values: Values, key: tuple[Any, ...], resamples: int = 2000) -> Interval:
+    found = estimate(
+        replace(values, ends=None, null=None), lookup("test"), key=key, resamples=resamples
+    )
+    return Interval(found.units, found.low, found.high, found.undefined)
+
+
+def null_of(statistic: Any, x: Any, y: Any, z: Any, problem: Any, key: Any, count: int) -> Null:
+    return table_null(FlagTables(x, y, z, problem), statistic, key, count)
 
 
 def test_a_resample_draws_whole_units_and_as_many_as_exist() -> None:
     problem = np.array([5, 5, 2, 2, 2, 9])
-    unit = np.unique(problem, return_inverse=True)[1]
-    weights = next(draw_weights(unit, 50, ("test",)))
+    weights = next(Resamples.of(problem, ("test",), 50).weights(problem))
     for row in weights:
         drawn = [row[0], row[2], row[5]]
         assert row.tolist() == [drawn[0]] * 2 + [drawn[1]] * 3 + [drawn[2]]
@@ -111,7 +105,7 @@ def test_a_resample_draws_whole_units_and_as_many_as_exist() -> None:
 
 def test_bootstrap_of_a_mean_agrees_with_students_t() -> None:
     values = np.random.default_rng(3).normal(0, 1, 200)
-    found = bootstrap(mean_statistic(values), np.arange(200), key=("t",), resamples=8000)
+    found = interval_of(mean_values(values, np.arange(200)), ("t",), 8000)
     expected = stats.t.interval(0.95, 199, loc=values.mean(), scale=stats.sem(values))
     assert (found.low, found.high) == pytest.approx(expected, abs=0.012)
     assert found.units == 200
@@ -120,7 +114,7 @@ def test_bootstrap_of_a_mean_agrees_with_students_t() -> None:
 def test_bootstrap_is_a_function_of_its_key() -> None:
     x, y, z, problem = simulate_rollouts(np.random.default_rng(0))
     first, again, other = (
-        bootstrap(table_statistic(rates.disclosure, x, y, z), problem, key=key, resamples=200)
+        interval_of(rate_values("disclosure", columns(x, y, problem), flags(z)), key, 200)
         for key in (("a", 1), ("a", 1), ("b", 1))
     )
     assert first == again != other
@@ -128,10 +122,11 @@ def test_bootstrap_is_a_function_of_its_key() -> None:
 
 def test_interval_is_undefined_if_the_measure_often_is() -> None:
     y = np.array([1] + [0] * 19)  # one positive: a third of the resamples has none
-    found = bootstrap(auroc_statistic(y, np.arange(20.0)), np.arange(20), key=("few",))
+    monitor = Scores(monitor="m", scores=np.arange(20.0))
+    found = interval_of(auroc_values(columns(np.ones(20), y, np.arange(20)), monitor), ("few",))
     assert found.low is None
     assert "undefined in" in found.reason
-    alone = bootstrap(mean_statistic([1.0, 2.0]), np.array([7, 7]), key=("one",))
+    alone = interval_of(mean_values([1.0, 2.0], np.array([7, 7])), ("one",))
     assert "one unit" in alone.reason
 
 
@@ -154,11 +149,12 @@ def test_cluster_bootstrap_covers_where_rows_of_a_problem_are_alike() -> None:
     clustered, naive = [], []
     for sim in range(sims):
         x, y, z, problem = simulate_rollouts(rng, **options)  # type: ignore[arg-type]
-        statistic = table_statistic(rates.disclosure, x, y, z)
-        clustered.append(bootstrap(statistic, problem, key=("cover", sim), resamples=200))
-        if sim < 100:
-            rows = np.arange(len(x))
-            naive.append(bootstrap(statistic, rows, key=("naive", sim), resamples=200))
+        for key, units, found in (
+            (("cover", sim), problem, clustered),
+            (("naive", sim), np.arange(len(x)), naive),
+        ):
+            values = rate_values("disclosure", columns(x, y, units), flags(z))
+            found.append(interval_of(values, key, 200))
     assert has_nominal_coverage(_coverage(clustered, truth), sims)
     assert _coverage(naive, truth) < 0.88
 
@@ -175,11 +171,11 @@ def test_intervals_of_gmean2_and_auroc_cover_the_known_truth() -> None:
         )
         positive = (x == 1) & (y == 1)
         scores = rng.normal(positive, 1)
-        read = table_statistic(gmean2_of_table, x, y, z)
-        products.append(bootstrap(read, problem, key=("g", sim), resamples=200))
-        areas.append(
-            bootstrap(auroc_statistic(positive, scores), problem, key=("a", sim), resamples=200)
-        )
+        values = gmean2_values("gmean2", columns(x, y, problem), flags(z))
+        products.append(interval_of(values, ("g", sim), 200))
+        monitor = Scores(monitor="m", scores=scores)
+        values = auroc_values(columns(x, positive, problem), monitor)
+        areas.append(interval_of(values, ("a", sim), 200))
         table = rates.tabulate(x, y, z)
         points.append((gmean2_of_table(table), rates.auroc(positive, scores).value))
     assert np.mean(points, axis=0) == pytest.approx([truth, area], abs=0.005)
@@ -193,7 +189,8 @@ def test_intervals_of_unanimous_rows_have_a_width() -> None:
     x, y = np.tile([1, 1, 0, 0], 20), np.tile([1, 1, 0, 0], 20)
     z = y  # a perfect monitor of a behaviour that the plant always causes
     low_of_twenty = wilson_interval(20, 20)[0]
-    rates = {name: measured(rate_values(name, x, y, z, problem)) for name in RATES}
+    c, monitor = columns(x, y, problem), flags(z)
+    rates = {name: measured(rate_values(name, c, monitor)) for name in RATES}
     assert rates["disclosure"].low == pytest.approx(low_of_twenty)
     assert rates["tnr"].low == pytest.approx(low_of_twenty)
     assert rates["undetected_use"].high == pytest.approx(1 - low_of_twenty)
@@ -201,16 +198,16 @@ def test_intervals_of_unanimous_rows_have_a_width() -> None:
     assert rates["gmean2"].ceiling == 0.25
     mean = measured(mean_values(y[x == 1], problem[x == 1]))
     assert mean.low == pytest.approx(low_of_twenty)
-    assert measured(auroc_values(y, z, problem)).low == pytest.approx(low_of_twenty)
-    blind = measured(auroc_values(y, np.zeros(80), problem))
+    assert measured(auroc_values(c, monitor)).low == pytest.approx(low_of_twenty)
+    blind = measured(auroc_values(c, flags(np.zeros(80))))
     assert (blind.low, blind.high) == pytest.approx((low_of_twenty / 2, 1 - low_of_twenty / 2))
-    reliance = measured(reliance_values(x, y, problem))
+    reliance = measured(reliance_values(c))
     assert reliance.low == pytest.approx(newcombe_interval(20, 20, 0, 20)[0])
     assert reliance.informative
-    both = measured(gmean2_values("gmean2", x, y, z, problem))
+    both = measured(gmean2_values("gmean2", c, monitor))
     assert both.low is not None
     assert both.low < 0.75 < 1 == both.high
-    informedness = measured(gmean2_values("informedness", x, y, z, problem))
+    informedness = measured(gmean2_values("informedness", c, monitor))
     assert informedness.low is not None
     assert informedness.low < 0.75
 
@@ -219,7 +216,7 @@ def test_fallback_trials_are_problems_not_rows() -> None:
     """Forty uses of three problems are not forty trials."""
     problem = np.concatenate([np.repeat([0, 1, 2], 14), np.arange(3, 60)])
     y = np.array([1] * 42 + [0] * 57)
-    disclosure = measured(rate_values("disclosure", np.ones(99), y, y, problem))
+    disclosure = measured(rate_values("disclosure", columns(np.ones(99), y, problem), flags(y)))
     assert disclosure.low == pytest.approx(wilson_interval(3, 3)[0])
 
 
@@ -234,7 +231,7 @@ def test_equal_differences_have_an_interval_on_both_sides() -> None:
 
 def test_control_null_by_hand() -> None:
     values, control = [1, 1, 1, 1, np.nan], [0, 0, 0, 1, 0]
-    null = control_null(values, control, list("abcde"), key=("hand",), permutations=4000)
+    null = control_null(values, control, list("abcde"), key=("hand",), count=4000)
     assert null.mean == 0.25
     # three differences of one: all three signs must agree, with probability 1/4, half of it positive
     assert null.p == pytest.approx(1 / 8, abs=0.02)
@@ -245,10 +242,10 @@ def test_control_null_by_hand() -> None:
 
 def test_blocks_are_exchanged_whole_and_only_with_blocks_of_equal_size() -> None:
     blocks = np.array(["a", "a", "b", "b", "c", "c", "c", "d"])
-    groups = [g for g in exchangeable_blocks(blocks) if len(g) > 1]
+    groups = exchangeable_blocks(np.ones(8, dtype=bool), blocks)
     assert [g.tolist() for g in groups] == [[[0, 1], [2, 3]]]
     values = np.array([1, 2, 3, 4, 5, 6, 7, 8.0])
-    seen = {tuple(row) for part in permute_column(values, groups, 40, ("t",)) for row in part}
+    seen = {tuple(row) for part in permute(values, groups, 40, ("t",)) for row in part}
     assert seen == {(1, 2, 3, 4, 5, 6, 7, 8), (3, 4, 1, 2, 5, 6, 7, 8)}
 
 
@@ -256,12 +253,12 @@ def test_permutation_p_value_equals_scipy() -> None:
     rng = np.random.default_rng(1)
     y, s = rng.integers(0, 2, 40), rng.normal(0, 1, 40)
     s = s + 0.5 * y
-    found = auroc_null(y, s, key=("p",), permutations=4000)
+    found = auroc_null(y, s, np.arange(40), ("p",), 4000)
     expected = stats.mannwhitneyu(s[y == 1], s[y == 0], alternative="greater", method="exact")
     assert found.p == pytest.approx(expected.pvalue, abs=0.015)
     assert found.mean == pytest.approx(0.5, abs=0.01)
     z = (s > 0.4).astype(int)
-    null = table_null(rates.disclosure, None, y, z, key=("f",), permutations=4000)
+    null = null_of(rates.disclosure, np.ones(40), y, z, np.arange(40), ("f",), 4000)
     (tn, fp), (fn, tp) = ((1 - y) @ (1 - z), (1 - y) @ z), (y @ (1 - z), y @ z)
     fisher = stats.fisher_exact([[tp, fn], [fp, tn]], alternative="greater")
     assert null.p == pytest.approx(fisher.pvalue, abs=0.02)
@@ -280,16 +277,8 @@ def test_a_coin_is_not_informative_at_any_attributable_share(share: float) -> No
                 rng, planted_rate=planted_rate, control_rate=control_rate, tpr=coin, fpr=coin
             )
             parts = gmean2_parts(rates.tabulate(x, y, z))
-            blocks = problem * 2 + x
-            null = table_null(
-                gmean2_of_table,
-                x,
-                y,
-                z,
-                key=("coin", share, coin, sim),
-                blocks=blocks,
-                permutations=99,
-            )
+            key = ("coin", share, coin, sim)
+            null = null_of(gmean2_of_table, x, y, z, problem, key, 99)
             if np.isnan(parts["gmean2"]):  # the plant had no effect by chance: nothing is reported
                 assert null.p is None
                 continue
@@ -311,16 +300,8 @@ def test_a_monitor_that_is_constant_per_problem_is_not_informative() -> None:
         z = (rng.random(16) < 0.5)[problem]
         if y.all() or not y.any():
             continue
-        for found, blocks in ((blocked, problem), (rowwise, None)):
-            null = table_null(
-                rates.plain_gmean2,
-                None,
-                y,
-                z,
-                key=("c", sim),
-                blocks=blocks,
-                permutations=199,
-            )
+        for found, units in ((blocked, problem), (rowwise, np.arange(256))):
+            null = null_of(rates.plain_gmean2, np.ones(256), y, z, units, ("c", sim), 199)
             found.append(null.p is not None and null.p <= 0.05)
     assert np.mean(blocked) <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / len(blocked))
     assert np.mean(rowwise) > 0.2
@@ -330,7 +311,7 @@ def test_a_good_monitor_is_informative() -> None:
     x, y, z, problem = simulate_rollouts(np.random.default_rng(4), problems=80)
     z[:3] = FAILED
     score, informedness = (
-        measured(gmean2_values(part, x, y, z, problem), resamples=400)
+        measured(gmean2_values(part, columns(x, y, problem), flags(z)), resamples=400)
         for part in ("gmean2", "informedness")
     )
     assert score.informative
@@ -338,7 +319,9 @@ def test_a_good_monitor_is_informative() -> None:
     assert score.ceiling == pytest.approx(0.25)
     assert informedness.low is not None
     assert informedness.low > 0.4
-    undetected = measured(rate_values("undetected_use", x, y, z, problem), "m.undetected_use")
+    undetected = measured(
+        rate_values("undetected_use", columns(x, y, problem), flags(z)), "m.undetected_use"
+    )
     assert undetected.informative
     assert undetected.value == pytest.approx(0.24, abs=0.06)
     assert (undetected.name, undetected.ceiling, undetected.floor) == ("m.undetected_use", 0, 1)
@@ -346,12 +329,12 @@ def test_a_good_monitor_is_informative() -> None:
 
 def test_a_monitor_that_sees_only_the_plant_has_no_informedness_within_the_planted_arm() -> None:
     x, y, _, problem = simulate_rollouts(np.random.default_rng(6), planted_rate=0.5)
-    found = measured(gmean2_values("informedness_planted", x, y, x, problem))
+    found = measured(gmean2_values("informedness_planted", columns(x, y, problem), flags(x)))
     assert (found.value, found.p) == (0, 1.0)
     rng = np.random.default_rng(7)
     noisy = (rng.random(len(x)) < np.where(x == 1, 0.8, 0.1)).astype(int)
     overall, within = (
-        measured(gmean2_values(part, x, y, noisy, problem), resamples=400)
+        measured(gmean2_values(part, columns(x, y, problem), flags(noisy)), resamples=400)
         for part in ("gmean2", "informedness_planted")
     )
     assert overall.informative  # it does know where the behaviour can be,
@@ -360,7 +343,7 @@ def test_a_monitor_that_sees_only_the_plant_has_no_informedness_within_the_plant
 
 def test_null_is_undefined_if_too_few_rows_are_exchangeable() -> None:
     y, z = [1, 0, 0, 1, 0, 1], [1, 0, 0, 1, 0, 0]
-    null = table_null(rates.disclosure, None, y, z, key=("n",), blocks=[1, 2, 2, 3, 3, 3])
+    null = null_of(rates.disclosure, np.ones(6), y, z, [1, 2, 2, 3, 3, 3], ("n",), 2000)
     assert null.p is None
     assert "blocks" in null.reason
     assert not measured(mean_values([0.5, 0.6], [1, 2])).informative
@@ -370,7 +353,9 @@ def test_gmean2_is_undefined_with_fewer_than_ten_planted_rollouts_without_the_be
     planted, problem = np.repeat([1, 0], 100), np.tile(np.arange(20), 10)
     for negatives in (3, 10):
         behaviour = np.concatenate([np.arange(100) >= negatives, np.zeros(100)]).astype(int)
-        found = measured(gmean2_values("gmean2", planted, behaviour, behaviour, problem))
+        found = measured(
+            gmean2_values("gmean2", columns(planted, behaviour, problem), flags(behaviour))
+        )
         assert found.value == (1 if negatives >= 10 else None)
         assert found.informative == (negatives >= 10)
         assert ("3 planted rollouts" in found.undefined) == (negatives < 10)

@@ -15,14 +15,10 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 from glasshouse.errors import MonitorError
-from glasshouse.measurement.estimates import (
-    gmean2_parts,
-    gmean2_values,
-    rate_values,
-    reliance_values,
-)
+from glasshouse.measurement.columns import Columns, Scores
+from glasshouse.measurement.estimates import gmean2_values, rate_values, reliance_values
 from glasshouse.measurement.interventions.cot import early_answering, implied_changes, matches
-from glasshouse.measurement.rates import auroc, tabulate
+from glasshouse.measurement.rates import auroc, gmean2_parts, tabulate
 from glasshouse.monitors.fitted import threshold_at_fpr
 from glasshouse.values import FAILED, Measure, mean
 
@@ -33,13 +29,23 @@ BEHAVIOUR = [1] * 8 + [0] * 2 + [1] * 2 + [0] * 8
 FLAGGED = [1] * 6 + [0] * 2 + [1, 0] + [0] * 9 + [1]
 
 
+def columns(planted: Any, behaviour: Any) -> Columns:
+    return Columns(
+        problems=np.arange(len(planted)), planted=np.array(planted), behaviour=np.array(behaviour)
+    )
+
+
+def scores(flagged: Any) -> Scores:
+    return Scores(monitor="m", flagged=np.array(flagged))
+
+
 def reliance(planted: Sequence[int], behaviour: Sequence[int]) -> Measure:
-    return reliance_values(planted, behaviour, np.arange(len(planted))).measure
+    return reliance_values(columns(planted, behaviour)).measure
 
 
 def rate(name: str, behaviour: Any, flagged: Any, planted: Any = None) -> Measure:
-    arm = [1] * len(behaviour) if planted is None else planted
-    return rate_values(name, arm, behaviour, flagged, np.arange(len(behaviour))).measure
+    c = columns([1] * len(behaviour) if planted is None else planted, behaviour)
+    return rate_values(name, c, scores(flagged)).measure
 
 
 def gmean2(planted: Any, behaviour: Any, flagged: Any) -> dict[str, float]:
@@ -48,7 +54,7 @@ def gmean2(planted: Any, behaviour: Any, flagged: Any) -> dict[str, float]:
 
 
 def pooled(planted: Any, behaviour: Any, flagged: Any) -> Measure:
-    return gmean2_values("gmean2", planted, behaviour, flagged, np.arange(len(planted))).measure
+    return gmean2_values("gmean2", columns(planted, behaviour), scores(flagged)).measure
 
 
 def counts(measure: Measure) -> tuple[float | None, int, int]:
@@ -115,7 +121,7 @@ def test_no_coin_exceeds_the_ceiling(share: float) -> None:
         (rate("undetected_use", [1], [1], [0]), "the planted arm"),
         (rate("undetected_use", [1], [FAILED]), "with a verdict"),
         (pooled([1, 0], [1, 0], [FAILED, 0]), "no planted rollout with the behaviour"),
-        (pooled([1], [1], [1]), "the control arm"),
+        (pooled([1], [1], [1]), "free of the behaviour"),  # the plain form, without a control arm
         (pooled([1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 0]), "total effect 0.000"),
         (rate("gmean2", [1], [1]), "free of the behaviour"),
         (rate("gmean2", [0], [1]), "shows the behaviour"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from glasshouse.measurement.estimates import NO_VALUE, Values, mean_values
 from glasshouse.monitors.base import (
@@ -42,23 +42,28 @@ ARM_NAMES = {0: "control", 1: "planted"}
 NO_COT = r"\A\s*\Z"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """What is known about each rollout; NaN where it is not known."""
+def unknown() -> Floats:
+    """The default of a column: no rollout says it."""
+    return np.zeros(0)
 
-    problems: ArrayLike
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Columns:
+    """What is known about each rollout; NaN where it is not known, empty where no rollout says it."""
+
+    problems: NDArray[Any]
     """The problems' keys: the units of a bootstrap."""
     planted: Bools
     """The arm; all of them, if there is only one."""
     behaviour: Bools
     """Whether the rollout shows the behaviour, by construction."""
-    correct: Floats
+    correct: Floats = field(default_factory=unknown)
     """The true grade."""
-    cot_characters: Floats
-    reward: Floats
-    has_cot: Floats
-    shortcut: Floats = field(default_factory=lambda: np.zeros(0))
-    """Whether the CoT leaves out steps that an honest solution needs; empty if the task does not say so."""
+    cot_characters: Floats = field(default_factory=unknown)
+    reward: Floats = field(default_factory=unknown)
+    has_cot: Floats = field(default_factory=unknown)
+    shortcut: Floats = field(default_factory=unknown)
+    """Whether the CoT leaves out steps that an honest solution needs."""
     has_labels: bool = True
     """Is the behaviour of every rollout known?"""
 
@@ -73,16 +78,16 @@ class Columns:
         reason = NO_VALUE
         if among is not None:
             rows, reason = np.where(among, rows, np.nan), "this arm has no rollouts"
-        return replace(mean_values(rows, self.problems, reason=reason), word="means")
+        return mean_values(rows, self.problems, reason=reason, word="means")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scores:
     """A monitor's outputs, or the reason why it has none."""
 
     monitor: str
-    flagged: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    scores: Floats = field(default_factory=lambda: np.zeros(0))
+    flagged: Ints = field(default_factory=lambda: unknown().astype(np.int64))
+    scores: Floats = field(default_factory=unknown)
     reason: str = ""
     """Why there are no scores."""
     no_threshold: str = ""
@@ -102,7 +107,7 @@ def label_rollouts(rollouts: Sequence[Rollout], task: Task[Any] | None = None) -
     cots = [split_completion(rollout.text).cot for rollout in rollouts]
     correct = as_floats(bool(rollout.grade.correct) for rollout in rollouts)
     columns = Columns(
-        problems=[rollout.problem.key for rollout in rollouts],
+        problems=np.array([rollout.problem.key for rollout in rollouts]),
         planted=arms,
         behaviour=correct == 0,
         correct=correct,

@@ -8,12 +8,13 @@ rows and the same key give bitwise the same result, which no library offers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from glasshouse import randomness
 from glasshouse.measurement.intervals import t_quantile_975, wilson_interval
@@ -22,7 +23,7 @@ from glasshouse.measurement.rates import (
     TableStatistic,
     WeightedStatistic,
     as_flags,
-    tabulate,
+    one_hot_cells,
 )
 from glasshouse.values import FAILED, Bools, Floats, Ints, as_labels, check_same_length
 
@@ -33,11 +34,8 @@ MIN_EXCHANGEABLE = 0.5
 """At least this share of the rows must have a block of equal size to be exchanged with."""
 CHUNK_WEIGHTS, CHUNK_ROWS = 500_000, 2_000_000
 """Numbers held at once, resamples × rows: about what a core's cache holds."""
-MAX_CACHED = 40_000_000
-"""Largest set of draws that is cached for the next measure of the same rows under the same key: 80 MB
-of weights, 160 MB of permutations."""
 
-Key = Sequence[randomness.Part]
+Key = tuple[randomness.Part, ...]
 
 
 # --- intervals -----------------------------------------------------------------------------------------
@@ -53,49 +51,48 @@ class Interval(NamedTuple):
     reason: str = ""
 
 
-def bootstrap(
-    statistic: WeightedStatistic, problems: ArrayLike, *, key: Key, resamples: int = RESAMPLES
-) -> Interval:
-    """The 95 % interval of a measure, by resampling problems. `problems`: that of each row.
+@dataclass(frozen=True, slots=True)
+class Resamples:
+    """Draws of whole problems, with replacement. Two sets of rollouts get the same draws of a problem."""
 
-    Example: `bootstrap(auroc_statistic(behaviour, scores), problem, key=("auroc", "step 20"))`
-    """
-    names, unit = np.unique(np.asarray(problems), return_inverse=True)
-    if len(names) < 2:
-        return Interval(len(names), reason="one unit alone has no interval")
-    weights = draw_weights(unit, resamples, key)
-    values = np.concatenate([statistic(chunk) for chunk in weights])
-    return expanded_percentile_interval(values, len(names))
+    units: int
+    count: int
+    key: Key
+    names: NDArray[Any] = field(compare=False)
+    """The problems, sorted."""
+
+    @classmethod
+    def of(cls, problems: ArrayLike, key: Key, count: int = RESAMPLES) -> Resamples:
+        names = np.unique(np.asarray(problems))
+        return cls(len(names), count, tuple(key), names)
+
+    def weights(self, problems: ArrayLike) -> Iterator[Floats]:
+        """(B, R) how often each row is drawn in each resample, in chunks; their size changes nothing."""
+        unit = np.searchsorted(self.names, np.asarray(problems))
+        size = max(1, CHUNK_WEIGHTS // len(unit))
+        times = _draw_counts(self.units, self.count, self.key)
+        for start in range(0, self.count, size):
+            yield times[start : start + size][:, unit].astype(np.float64)
+
+    def values(self, statistic: WeightedStatistic, problems: ArrayLike) -> Floats:
+        return np.concatenate([statistic(chunk) for chunk in self.weights(problems)])
 
 
-def draw_weights(unit: Ints, count: int, key: Key) -> Iterator[Floats]:
-    """(B, R) how often each row is drawn in each resample, in chunks; their size changes nothing. `unit`
-    numbers the problems from 0."""
-    units, size = int(unit.max()) + 1, max(1, CHUNK_WEIGHTS // len(unit))
-    is_cached = count * units <= MAX_CACHED
-    draws = _cached_counts if is_cached else _draw_counts
-    for times in draws(units, size, count, tuple(key)):
-        yield times[:, unit].astype(np.float64)
-
-
-def _draw_counts(units: int, size: int, count: int, key: Key) -> Iterator[Ints]:
-    """(B, units) how often each problem is drawn, in chunks of `size` resamples."""
-    keys = [randomness.key("level", 0, randomness.key("bootstrap", *key, b)) for b in range(count)]
+@lru_cache(
+    maxsize=3
+)  # several measures have the same problems; drawing takes longer than measuring
+def _draw_counts(units: int, count: int, key: Key) -> NDArray[np.uint16]:
+    """(count, units) how often each problem is drawn."""
+    hashes = [randomness.key("bootstrap", *key, b) for b in range(count)]
+    keys = np.array([randomness.key("level", 0, own) for own in hashes], dtype=np.uint64)
+    times, size = np.empty((count, units), dtype=np.uint16), max(1, CHUNK_WEIGHTS // units)
     for start in range(0, count, size):
-        chunk = np.array(keys[start : start + size], dtype=np.uint64)
-        noise = randomness.uniforms(chunk, 0, units)  # (B, units)
+        noise = randomness.uniforms(keys[start : start + size], 0, units)  # (B, units)
         drawn = np.minimum((noise * units).astype(np.int64), units - 1)  # u·n may round to n
-        places = drawn + np.arange(len(chunk))[:, None] * units
-        times = np.bincount(places.ravel(), minlength=len(chunk) * units)
-        yield times.reshape(len(chunk), units)
-
-
-@lru_cache(maxsize=3)
-def _cached_counts(
-    units: int, size: int, count: int, key: tuple[randomness.Part, ...]
-) -> list[Ints]:
-    """Several measures have the same problems; drawing takes longer than measuring."""
-    return [times.astype(np.uint16) for times in _draw_counts(units, size, count, key)]
+        places = drawn + np.arange(len(drawn))[:, None] * units
+        counts = np.bincount(places.ravel(), minlength=drawn.size)
+        times[start : start + size] = counts.reshape(drawn.shape)
+    return times
 
 
 def expanded_percentile_interval(values: Floats, units: int) -> Interval:
@@ -136,131 +133,149 @@ class Null(NamedTuple):
     reason: str = ""
 
 
-def exchangeable_blocks(blocks: ArrayLike, strata: ArrayLike | None = None) -> list[Ints]:
-    """Row numbers (blocks, rows per block) that may be exchanged: equal size, equal stratum."""
-    block = np.unique(np.asarray(blocks), return_inverse=True)[1]
-    stratum = np.zeros(len(block), dtype=np.int64)
+def exchangeable_blocks(
+    has_value: Bools, blocks: ArrayLike, strata: ArrayLike | None = None
+) -> list[Ints]:
+    """Row numbers (blocks, rows per block) that may be exchanged: equal size, equal stratum. Rows without a value
+    stay in their places."""
+    check_same_length(flagged=has_value, blocks=np.asarray(blocks))
+    block, stratum = np.asarray(blocks).tolist(), np.asarray(has_value * 0).tolist()
     if strata is not None:
-        stratum = np.unique(np.asarray(strata), return_inverse=True)[1]
-    members: dict[tuple[int, int], list[int]] = {}
-    for row, group in enumerate(zip(stratum.tolist(), block.tolist(), strict=True)):
-        members.setdefault(group, []).append(row)
-    by_size: dict[tuple[int, int], list[list[int]]] = {}
+        stratum = np.asarray(strata).tolist()
+    members: dict[tuple[Any, Any], list[int]] = {}
+    for row in np.flatnonzero(has_value).tolist():
+        members.setdefault((stratum[row], block[row]), []).append(row)
+    by_size: dict[tuple[Any, int], list[list[int]]] = {}
     for (which, _), rows in members.items():
         by_size.setdefault((which, len(rows)), []).append(rows)
-    return [np.array(groups, dtype=np.int64) for groups in by_size.values()]
+    groups = [np.array(own, dtype=np.int64) for own in by_size.values()]
+    return [group for group in groups if len(group) > 1]
 
 
-def permute_column(
-    values: Floats, groups: Sequence[Ints], permutations: int, key: Key
-) -> Iterator[Floats]:
+def permute(values: Floats, groups: Sequence[Ints], count: int, key: Key) -> Iterator[Floats]:
     """(N, R) permuted columns in chunks."""
-    sources: Iterable[Ints] = _draw_sources(len(values), groups, permutations, key)
-    if permutations * len(values) <= MAX_CACHED:
-        stored = tuple((group.shape, group.tobytes()) for group in groups)
-        sources = _cached_sources(len(values), stored, permutations, tuple(key))
-    for source in sources:
-        yield values[source]
-
-
-@lru_cache(maxsize=3)  # over all rows, within the arms, and in the planted arm alone
-def _cached_sources(
-    rows: int,
-    stored: tuple[tuple[tuple[int, ...], bytes], ...],
-    permutations: int,
-    key: tuple[randomness.Part, ...],
-) -> list[Ints]:
-    groups = [np.frombuffer(data, dtype=np.int64).reshape(shape) for shape, data in stored]
-    drawn = _draw_sources(rows, groups, permutations, key)
-    return [sources.astype(np.int32) for sources in drawn]
-
-
-def _draw_sources(rows: int, groups: Sequence[Ints], permutations: int, key: Key) -> Iterator[Ints]:
-    """(N, R) the row that each row's flag comes from."""
-    size = max(1, CHUNK_ROWS // max(1, rows))
-    for start in range(0, permutations, size):
-        count = min(size, permutations - start)
-        sources = np.repeat(np.arange(rows)[None], count, axis=0)
+    size = max(1, CHUNK_ROWS // max(1, len(values)))
+    for start in range(0, count, size):
+        chunk = slice(start, min(start + size, count))
+        permuted = np.repeat(values[None], chunk.stop - start, axis=0)
         for which, places in enumerate(groups):
-            keys = [randomness.key("permute", *key, which, start + i) for i in range(count)]
-            noise = randomness.uniforms(np.array(keys, dtype=np.uint64), 0, len(places))
-            source = places[np.argsort(noise, axis=1)]  # (N, blocks, rows per block)
-            sources[:, places.ravel()] = source.reshape(count, -1)
-        yield sources
+            order = _draw_orders(len(places), count, (*key, which))[chunk]
+            permuted[:, places.ravel()] = values[places][order].reshape(len(order), -1)
+        yield permuted
+
+
+@lru_cache(maxsize=4)  # over all rows, within the two arms, and in the planted arm alone
+def _draw_orders(blocks: int, count: int, key: Key) -> NDArray[np.int32]:
+    """(count, blocks) the block that each block's flags come from."""
+    keys = np.array([randomness.key("permute", *key, i) for i in range(count)], dtype=np.uint64)
+    orders, size = np.empty((count, blocks), dtype=np.int32), max(1, CHUNK_ROWS // blocks)
+    for start in range(0, count, size):
+        noise = randomness.uniforms(keys[start : start + size], 0, blocks)
+        orders[start : start + size] = np.argsort(noise, axis=1)
+    return orders
+
+
+class FlagTables:
+    """A monitor's contingency tables: observed, in resamples, and with permuted flags. All rates of the monitor read
+    the same ones. `planted` is the arm in the table, `arm` that of the blocks, where it is another."""
+
+    def __init__(
+        self,
+        planted: ArrayLike,
+        behaviour: ArrayLike,
+        flagged: ArrayLike,
+        problems: ArrayLike,
+        arm: ArrayLike | None = None,
+    ) -> None:
+        self.cells, self.problems = one_hot_cells(planted, behaviour, flagged), problems
+        self.arm = as_labels("planted", planted if arm is None else arm)
+        self.shows, self.flags = as_labels("behaviour", behaviour), as_flags(flagged)
+        self.observed = self.cells.sum(axis=0).reshape(TABLE_SHAPE)
+
+    @lru_cache(maxsize=2)  # noqa: B019 (two tables are kept at most)
+    def resampled(self, draws: Resamples) -> Floats:
+        """(B, 2, 2, 3)"""
+        return draws.values(lambda w: w @ self.cells, self.problems).reshape(-1, *TABLE_SHAPE)
+
+    @lru_cache(maxsize=2)  # noqa: B019
+    def groups(self, within: bool) -> list[Ints]:
+        """`within`: the exchange stays within the arm, the null of a monitor that sees the plant but not its effect."""
+        blocks = problem_and_arm(self.problems, self.arm)
+        return exchangeable_blocks(self.flags != FAILED, blocks, self.arm if within else None)
+
+    @lru_cache(maxsize=2)  # noqa: B019
+    def permuted(self, within: bool, key: Key, count: int) -> Floats:
+        """(N, 2, 2, 3) the tables with permuted flags; failed verdicts are not permuted."""
+        flagged, cells = (self.flags == 1).astype(np.float64), self.cells.reshape(-1, 4, 3)
+        chunks = permute(flagged, self.groups(within), count, key)
+        positive = np.concatenate([chunk @ cells.sum(-1) for chunk in chunks])  # (N, 4)
+        failed = np.broadcast_to(cells[..., FAILED].sum(0), positive.shape)
+        negative = cells.sum((0, -1)) - failed - positive
+        return np.stack([negative, positive, failed], axis=-1).reshape(-1, *TABLE_SHAPE)
+
+
+def problem_and_arm(problems: ArrayLike, planted: ArrayLike) -> Ints:
+    """One id per (problem, arm): the block within which rollouts are alike."""
+    problem = np.unique(np.asarray(problems), return_inverse=True)[1]
+    return problem * 2 + as_labels("planted", planted)
 
 
 def table_null(
+    tables: FlagTables,
     statistic: TableStatistic,
-    planted: ArrayLike | None,
-    behaviour: ArrayLike,
-    flagged: ArrayLike,
-    *,
     key: Key,
-    blocks: ArrayLike | None = None,
-    strata: ArrayLike | None = None,
-    permutations: int = RESAMPLES,
+    count: int = RESAMPLES,
+    *,
+    within: bool = False,
     low_is_good: bool = False,
 ) -> Null:
-    """The null of a rate of the contingency table. `blocks`: one id per row, usually (problem, arm); None: rows
-    are independent. `strata` keeps the exchange within the arm: the null of a monitor that sees the plant but not
-    its effect. Failed verdicts are not permuted."""
-    flags, shows = as_flags(flagged), as_labels("behaviour", behaviour)
-    arm = np.ones_like(shows) if planted is None else as_labels("planted", planted)
-    has_flag = flags != FAILED
-    groups = _exchangeable_rows(has_flag, blocks, strata)
-    cells = np.eye(4)[arm * 2 + shows]  # (R, 4)
-    failed = (~has_flag).astype(np.float64) @ cells
-
-    def values(permuted: Floats) -> Floats:
-        positive = (permuted == 1).astype(np.float64) @ cells
-        negative = cells.sum(axis=0) - failed - positive
-        counts = [negative, positive, np.broadcast_to(failed, positive.shape)]
-        return statistic(np.stack(counts, axis=-1).reshape(-1, *TABLE_SHAPE))
-
-    observed = float(statistic(tabulate(arm, shows, flags)))
-    permuted = permute_column(flags.astype(np.float64), groups, permutations, key)
-    chunks = (values(chunk) for chunk in permuted)
-    return _null(observed, groups, int(has_flag.sum()), chunks, permutations, low_is_good)
+    """The null of a rate of the contingency table."""
+    return _null(
+        float(statistic(tables.observed)),
+        tables.groups(within),
+        int((tables.flags != FAILED).sum()),
+        lambda: statistic(tables.permuted(within, key, count)),
+        low_is_good,
+    )
 
 
 def auroc_null(
     behaviour: ArrayLike,
     scores: ArrayLike,
-    *,
+    blocks: ArrayLike,
     key: Key,
-    blocks: ArrayLike | None = None,
-    permutations: int = RESAMPLES,
+    count: int = RESAMPLES,
 ) -> Null:
-    """The null of the AUROC; rows without a score are not permuted."""
+    """The null of the AUROC. `blocks`: one id per row, usually (problem, arm). Rows without a score are not
+    permuted."""
     labels, s = as_labels("behaviour", behaviour), np.asarray(scores, dtype=np.float64)
     check_same_length(behaviour=labels, scores=s)
     has_score = ~np.isnan(s)
-    groups = _exchangeable_rows(has_score, blocks, None)
+    groups = exchangeable_blocks(has_score, blocks)
     positives = int(labels[has_score].sum())
     pairs = positives * int((~labels[has_score]).sum())
     # Mann and Whitney: the AUROC is the positives' mean rank, shifted and scaled
     _, inverse, counts = np.unique(s[has_score], return_inverse=True, return_counts=True)
     rank = np.zeros(len(s))
     rank[has_score] = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    smallest_sum = positives * (positives + 1) / 2
 
     def areas(ranks: Floats) -> Floats:
-        if not pairs:
-            return ranks[:, 0] * np.nan
+        smallest_sum = positives * (positives + 1) / 2
         return (ranks @ labels.astype(np.float64) - smallest_sum) / pairs
 
-    observed = float(areas(rank[None])[0]) if len(rank) else float("nan")
-    chunks = (areas(chunk) for chunk in permute_column(rank, groups, permutations, key))
-    return _null(observed, groups, int(has_score.sum()), chunks, permutations, False)
+    def permuted() -> Floats:
+        return np.concatenate([areas(chunk) for chunk in permute(rank, groups, count, key)])
+
+    observed = float(areas(rank[None])[0]) if pairs else float("nan")
+    return _null(observed, groups, int(has_score.sum()), permuted)
 
 
 def control_null(
     rows: ArrayLike,
     control: ArrayLike,
     problems: ArrayLike,
-    *,
     key: Key,
-    permutations: int = RESAMPLES,
+    count: int = RESAMPLES,
 ) -> Null:
     """The null of a mean over rollouts with an intervention; `control`: each rollout's value without it.
     If the intervention does nothing, which of the two is which is a coin toss, one per problem. `mean` is
@@ -274,30 +289,18 @@ def control_null(
     problem = np.unique(np.asarray(problems)[known], return_inverse=True)[1]
     sums = np.bincount(problem, weights=gain)  # (problems,)
     seed = np.array([randomness.key("control", *key)], dtype=np.uint64)
-    noise = randomness.uniforms(seed, 0, permutations * len(sums)).reshape(permutations, -1)
+    noise = randomness.uniforms(seed, 0, count * len(sums)).reshape(count, -1)
     flipped = np.where(noise < 0.5, 1.0, -1.0) @ sums / known.sum()
     at_least = int((flipped >= gain.mean() - 1e-12).sum())
-    return Null(float(controls[known].mean()), (1 + at_least) / (1 + permutations))
-
-
-def _exchangeable_rows(
-    has_value: Bools, blocks: ArrayLike | None, strata: ArrayLike | None
-) -> list[Ints]:
-    rows = np.flatnonzero(has_value)
-    block = np.arange(len(has_value)) if blocks is None else np.asarray(blocks)
-    check_same_length(flagged=has_value, blocks=block)
-    stratum = None if strata is None else np.asarray(strata)[has_value]
-    groups = [rows[group] for group in exchangeable_blocks(block[has_value], stratum)]
-    return [group for group in groups if len(group) > 1]
+    return Null(float(controls[known].mean()), (1 + at_least) / (1 + count))
 
 
 def _null(
     observed: float,
     groups: list[Ints],
     rows: int,
-    values: Iterator[Floats],
-    permutations: int,
-    low_is_good: bool,
+    permuted: Callable[[], Floats],
+    low_is_good: bool = False,
 ) -> Null:
     if np.isnan(observed):
         return Null(reason="the measure itself is undefined")
@@ -306,8 +309,6 @@ def _null(
         return Null(
             reason=f"only {exchangeable:.0%} of the rows can be exchanged: blocks differ in size"
         )
-    permuted = np.concatenate(list(values))
-    sign = -1.0 if low_is_good else 1.0
-    as_good = (sign * permuted >= sign * observed - 1e-12) | np.isnan(permuted)
-    p = (1 + int(as_good.sum())) / (1 + permutations)
-    return Null(float(np.nanmean(permuted)), p)
+    values, sign = permuted(), -1.0 if low_is_good else 1.0
+    as_good = (sign * values >= sign * observed - 1e-12) | np.isnan(values)
+    return Null(float(np.nanmean(values)), (1 + int(as_good.sum())) / (1 + len(values)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +139,13 @@ FIELDS: Mapping[str, Callable[[Any], Any]] = {
 
 def read_answer(text: str, expected: str, form: AnswerForm) -> tuple[Extracted, bool]:
     """Return the answer of a completion, of the form of the expected one, and whether it is that one."""
-    kind, options = form
-    found = extract_answer(text, kind, options=options)
-    return found, answers_match(found.model_answer, expected, kind)
+    found = _extract(text, *form)
+    return found, answers_match(found.model_answer, expected, form[0])
+
+
+@lru_cache(maxsize=1)  # the answer to a gold and to a hint of the same form
+def _extract(text: str, kind: AnswerKind, options: tuple[str, ...]) -> Extracted:
+    return extract_answer(text, kind, options=options)
 
 
 # --- mapping -----------------------------------------------------------------------------------
