@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glasshouse.cli.parser import CONFIG, command, command_group, print_safe
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from glasshouse.training.layout import Plan
 
 
@@ -39,59 +38,31 @@ def _plan(args: argparse.Namespace) -> None:
     with make_console(stderr=True).status("Estimating memory and looking for a layout …"):
         config = load_config([args.config], args.overrides)
         result = plan_run(config, gpu=args.gpu, prompt_tokens=args.prompt_tokens)
-    make_console().print(_memory_table(result))
-    print_safe(*_sentences(result, config.generate.engine))
+    print_safe(*_describe_plan(result, config.generate.engine))
     if result.layout.fits:
         print(f"\n# suggested layout; paste into the config file\n{result.layout.lines()}", end="")
 
 
-def _memory_table(result: Plan) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    from glasshouse.terminal import terminal_safe
-
-    device = result.device
-    title = (
-        f"{result.model}: {result.parameters / 1e6:,.1f} million parameters; "
-        f"{device.count} × {device.name}, {device.usable_bytes / 1e9:.1f} GB usable\n"
-        f"prompts of {result.prompt_tokens} tokens; peak memory of the configuration as it is, in GB"
+def _describe_plan(result: Plan, engine: str) -> Iterator[str]:
+    device, largest = result.device, max(result.processes, key=lambda process: process.peak)
+    yield (
+        f"{result.model}: {result.parameters / 1e6:,.1f} million parameters; prompts of {result.prompt_tokens} tokens; "
+        f"{device.count} × {device.name}, {device.usable_bytes / 1e9:.1f} GB usable"
     )
-    table = Table("part", title=Text(terminal_safe(title)), title_justify="left")
-    columns = [(process, phase) for process in result.processes for phase in process.phases]
-    for process, phase in columns:
+    yield "peak memory of the configuration as it is, in GB:"
+    for process in result.processes:
         name = process.role if process.count == 1 else f"{process.role} (each of {process.count})"
-        table.add_column(f"{name}: {phase}", justify="right")
-    for part in columns[0][0].phases[columns[0][1]]:
-        sizes = [process.phases[phase][part] for process, phase in columns]
-        if any(sizes):
-            table.add_row(part.replace("_", " "), *(_gigabytes(size) for size in sizes))
-    totals = [sum(process.phases[phase].values()) for process, phase in columns]
-    table.add_section()
-    table.add_row("total", *map(_gigabytes, totals))
-    return table
-
-
-def _sentences(result: Plan, engine: str) -> list[str]:
-    worst = max(result.processes, key=lambda process: process.peak)
+        yield from (f"  {name}: {process.describe(phase)}" for phase in process.phases)
     verdict = "It fits" if result.fits else "It does not fit"
-    sentences = [
-        f"{verdict}: the {worst.role} needs {_gigabytes(worst.peak)} GB in the phase {worst.peak_phase}, most of "
-        f"it {worst.largest_part.replace('_', ' ')}."
-    ]
+    yield f"{verdict}: the {largest.role} needs {largest.peak / 1e9:.3g} GB in the phase {largest.peak_phase}."
     if not result.layout.fits:
-        largest = max(result.layout.processes, key=lambda process: process.peak)
-        has_heavy_generator = largest.role == "generator" and engine == "torch"
-        sentences.append(
-            f"No layout fits: the last that was tried needs {_gigabytes(largest.peak)} GB for the {largest.role}. Use "
-            f"a device with more memory, {'generate.engine=vllm, ' if has_heavy_generator else ''}a smaller model, "
+        last = max(result.layout.processes, key=lambda process: process.peak)
+        is_heavy_generator = last.role == "generator" and engine == "torch"
+        yield (
+            f"No layout fits: the last that was tried needs {last.peak / 1e9:.1f} GB for the {last.role}. Use "
+            f"a device with more memory, {'generate.engine=vllm, ' if is_heavy_generator else ''}a smaller model, "
             "or a smaller generate.max_tokens."
         )
-    return sentences
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.3f}" if size < 1e9 else f"{size / 1e9:.1f}"
 
 
 command_group(

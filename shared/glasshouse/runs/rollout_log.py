@@ -105,7 +105,10 @@ def _decode_header(data: bytes, file: Path, offset: int) -> Frame | None:
     try:
         fields = parse_checked(data[len(MAGIC) :])
         if fields.pop("schema") != SCHEMA:
-            raise RunError(_other_version(file))
+            raise RunError(
+                f"{file} was written by another version of Glasshouse, whose rollouts have other fields. Read it "
+                "with that version, or train again with another out=…."
+            )
         frame = Frame(file=file, offset=offset, **fields)
         return frame if min(frame.step, frame.rows, frame.size, frame.raw) >= 0 else None
     except (RunDataError, KeyError, TypeError):
@@ -346,7 +349,6 @@ class RolloutReader:
 def find_log(path: Path) -> Path:
     """Return the rollout log of a run directory, or `path` itself if it is a file; raise if neither is there."""
     if path.is_dir():
-        refuse_other_version(path)
         log = path / "results" / LOG
         if not log.exists():
             raise RunError(f"{path} is not a run directory with a rollout log: it has no {log}.")
@@ -374,16 +376,3 @@ def _raise_if_damaged(reader: RolloutReader) -> None:
             f"The rollout log {reader.file} is damaged: {reader.damage[0]}. "
             "`glasshouse rollouts` shows what can be read."
         )
-
-
-def refuse_other_version(run: Path) -> None:
-    """Raise if the run's rollout log is a folder, as in earlier versions."""
-    if (run / "results" / "rollouts" / "manifest.jsonl").exists():
-        raise RunError(_other_version(run))
-
-
-def _other_version(path: Path) -> str:
-    return (
-        f"{path} was written by another version of Glasshouse, whose rollouts have other fields. Read it with "
-        "that version, or train again with another out=…."
-    )

@@ -31,7 +31,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from glasshouse.config.loading import diff_configs, load_config, read_yaml_file, to_yaml
+from glasshouse.config.loading import diff_configs, load_config, to_yaml
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, GlasshouseError, RunDataError, RunError
 from glasshouse.files import (
@@ -43,7 +43,7 @@ from glasshouse.files import (
     write_text,
 )
 from glasshouse.runs.checkpoints import STATE, newest_checkpoint, read_state
-from glasshouse.runs.rollout_log import EMPTY_POSITION, LOG, RolloutLog, refuse_other_version
+from glasshouse.runs.rollout_log import EMPTY_POSITION, LOG, RolloutLog
 from glasshouse.runs.rows import Row
 from glasshouse.terminal import shell_command
 
@@ -66,7 +66,6 @@ class RunDirectory:
                 f"{path} already holds files, and they are not a run's. "
                 "Choose another directory with out=…, or remove this one."
             )
-        refuse_other_version(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             self.lock = acquire_lock(path)
@@ -370,33 +369,29 @@ def load_verified_config(run: Path) -> tuple[Config, list[RunDamage]]:
         if has_config_checksum(file):
             return config, []
         problem = "does not match its checksum, and there is no valid checkpoint to compare it with"
-    except (FileNotFoundError, NotADirectoryError):
-        problem = "is missing"
     except (OSError, ConfigError, RecursionError) as error:
         problem = f"cannot be used: {str(error).rstrip('.')}"
     newest, _ = newest_checkpoint(run / "checkpoints")
     copy = None
-    if newest is not None:
+    if newest:
         with suppress(KeyError, ValueError):  # of another version
             copy = Config.model_validate(read_state(newest.path)["config"])
-    if newest is None or copy is None:
-        if config is None:
-            raise RunError(f"{run} is not a run directory: its {CONFIG} {problem}.")
-        remedy = (
-            "It may have been changed, so the run is not resumed. Restore it from a copy, or start a "
-            "new run with another out=…."
-        )
+    if not newest or not copy:
+        if not config:
+            raise RunError(
+                f"{run} is not a run directory: {problem.removeprefix('cannot be used: ')}."
+            )
+        remedy = "Restore it from a copy, or start a new run with another out=…."
         return config, [RunDamage(CONFIG, problem, remedy)]
+    changed = diff_configs(copy, config) if config else {}
+    changed.pop("out", None)
+    if config and not changed:
+        return config, []
     state_file = f"checkpoints/{newest.name}/{STATE}"
-    if config is not None:
-        changed = {key: pair for key, pair in diff_configs(copy, config).items() if key != "out"}
-        if not changed:
-            return config, []
+    if changed:
         listed = [f"{key} ({old!r} → {new!r})" for key, (old, new) in changed.items()]
-        listed[5:] = [f"and {len(listed) - 5} more"] if len(listed) > 5 else []
-        problem = (
-            f"differs from the configuration of the run, kept in {state_file}: {', '.join(listed)}"
-        )
+        problem = f"differs from its copy in {state_file}: {', '.join(listed[:5])}"
+        problem += f" and {len(listed) - 5} more" if len(listed) > 5 else ""
     remedy = (
         f'Write the old values back, or replace the file with the value of "config" in {state_file} '
         f"(JSON is valid YAML). To change a key, pass it: {shell_command(['glasshouse', 'resume', run])} "
@@ -408,24 +403,16 @@ def load_verified_config(run: Path) -> tuple[Config, list[RunDamage]]:
 # --- as a tree of plain values -----------------------------------------------------------------
 
 
-def read_run_config(run: Path) -> tuple[dict[str, Any], str, str]:
-    """Return the configuration, its text without the checksum, and a problem; `{}` if it cannot be read.
-    A list of runs reads many of them, so a file with its checksum is not validated.
+def read_run_config(run: Path) -> tuple[dict[str, Any], str]:
+    """Return the configuration and a problem; `{}` if it cannot be read.
 
-    Example: `read_run_config(Path("runs/try"))` gives `({"seed": 0, …}, "seed: 0\\n…", "")`
+    Example: `read_run_config(Path("runs/try"))` gives `({"seed": 0, …}, "")`
     """
-    file = run / CONFIG
-    try:
-        if has_config_checksum(file):
-            text = read_regular_file(file).decode().rpartition(CONFIG_CHECK)[0]
-            return read_yaml_file(file), text, ""
-    except (OSError, ValueError):
-        pass  # validation says what is wrong
     try:
         config, damage = load_verified_config(run)
     except GlasshouseError as error:
-        return {}, "", f"cannot be used: {error}"
-    return config.model_dump(mode="json"), to_yaml(config), damage[0].problem if damage else ""
+        return {}, f"cannot be used: {error}"
+    return config.model_dump(mode="json"), damage[0].problem if damage else ""
 
 
 def config_value(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:

@@ -31,7 +31,6 @@ from glasshouse.runs.rollout_log import (
     LOG,
     LogSize,
     RolloutReader,
-    refuse_other_version,
     scan_log,
 )
 from glasshouse.runs.rows import RolloutFilter
@@ -69,7 +68,6 @@ def verify_run(run: Path) -> RunCheck:
     Example: `verify_run(Path("runs/try")).is_sound`
     """
     _, damage = load_verified_config(run)
-    refuse_other_version(run)
     checkpoints = list_checkpoints(run / "checkpoints")
     state = read_newest_state(run / "checkpoints")
     metrics = read_lines(run / "results" / METRICS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,50 +79,45 @@ def validate_config(config: Config) -> None:
     """Check what the types of the schema cannot express."""
     engine.check_name(config.generate.engine)
     validate_reward_terms(config.reward.terms)
-    algorithm = get_algorithm(config.learn.algorithm)
+    for problem in find_contradictions(config):
+        raise ConfigError(problem)
+
+
+def find_contradictions(config: Config) -> Iterator[str]:
+    """Say which keys exclude each other, and what to set. What depends on the device of a sharded learner is checked
+    by its processes."""
+    learn, offpolicy, name = config.learn, config.max_offpolicy_steps, config.learn.algorithm
+    algorithm = get_algorithm(name)
     if config.reward.shuffle and config.reward.random:
-        raise ConfigError("reward.shuffle and reward.random exclude each other; set one of them.")
+        yield "reward.shuffle and reward.random exclude each other; set one of them."
     if config.generate.group_size < algorithm.min_group:
-        raise ConfigError(
-            f"{config.learn.algorithm} compares the completions of one problem: generate.group_size "
-            f"must be at least {algorithm.min_group}, not {config.generate.group_size}."
+        yield (
+            f"{name} compares the completions of one problem: generate.group_size must be at least "
+            f"{algorithm.min_group}, not {config.generate.group_size}."
         )
-    check_sharding(config)
-    offpolicy = config.max_offpolicy_steps
-    if offpolicy and algorithm.dynamic_sampling and config.learn.max_resamples:
-        raise ConfigError(
-            f"max_offpolicy_steps={offpolicy} generates ahead of learning, and {config.learn.algorithm} would "
-            "resample groups with newer weights. Set learn.max_resamples=0 or max_offpolicy_steps=0."
-        )
-    if offpolicy and config.learn.importance_cap == 0:
-        raise ConfigError(
-            f"max_offpolicy_steps={offpolicy} trains on completions of older weights, and "
-            "learn.importance_cap=0 turns off the correction for it. Leave learn.importance_cap empty, "
-            "or set max_offpolicy_steps=0."
-        )
-    greedy = find_greedy_setting(config)
-    if greedy and config.steps:
-        raise ConfigError(
-            f"With generate.{greedy} all completions of a group are equal, so nothing can be learned. Leave it at its "
-            "default."
-        )
-
-
-def check_sharding(config: Config) -> None:
-    """Check the keys of a sharded learner; what depends on its device is checked by its processes."""
-    learn = config.learn
-    if learn.sharding == "none":
-        for key, is_set in (
-            ("cpu_offload=true", learn.cpu_offload),
-            (f"process_group={learn.process_group}", learn.process_group != "auto"),
-        ):
-            if is_set:
-                raise ConfigError(f"learn.{key} needs learn.sharding=fsdp.")
-        return
-    if config.backend == "local":
-        raise ConfigError(
+    if learn.sharding == "none" and learn.cpu_offload:
+        yield "learn.cpu_offload=true needs learn.sharding=fsdp."
+    if learn.sharding == "none" and learn.process_group != "auto":
+        yield f"learn.process_group={learn.process_group} needs learn.sharding=fsdp."
+    if learn.sharding != "none" and config.backend == "local":
+        yield (
             "learn.sharding=fsdp divides the learner among processes, and backend=local has one. Set "
             "backend=monarch and monarch.learners=N, or learn.sharding=none."
+        )
+    if offpolicy and algorithm.dynamic_sampling and learn.max_resamples:
+        yield (
+            f"max_offpolicy_steps={offpolicy} generates ahead of learning, and {name} would resample groups with "
+            "newer weights. Set learn.max_resamples=0 or max_offpolicy_steps=0."
+        )
+    if offpolicy and learn.importance_cap == 0:
+        yield (
+            f"max_offpolicy_steps={offpolicy} trains on completions of older weights, and learn.importance_cap=0 turns "
+            "off the correction for it. Leave learn.importance_cap empty, or set max_offpolicy_steps=0."
+        )
+    if config.steps and (greedy := find_greedy_setting(config)):
+        yield (
+            f"With generate.{greedy} all completions of a group are equal, so nothing can be learned. Leave it at its "
+            "default."
         )
 
 

@@ -91,11 +91,15 @@ class ProcessMemory:
     def peak(self) -> int:
         return sum(self.phases[self.peak_phase].values())
 
-    @property
-    def largest_part(self) -> str:
-        """The part that takes most of the peak."""
-        parts = self.phases[self.peak_phase]
-        return max(parts, key=lambda part: parts[part])
+    def describe(self, phase: str) -> str:
+        """Example: `learn 1.2 (activations 0.8, weights 0.4)`, in GB"""
+        parts = sorted(self.phases[phase].items(), key=lambda item: -item[1])
+        sizes = [f"{name.replace('_', ' ')} {_round(part)}" for name, part in parts if part]
+        return f"{phase} {_round(sum(self.phases[phase].values()))} ({', '.join(sizes)})"
+
+
+def _round(size: int) -> str:
+    return f"{size / GB:.3f}" if size < GB else f"{size / GB:.1f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,12 +373,10 @@ def check_training_memory(config: Config) -> None:
     total, learner = required(measure_prompts(config))
     if total <= available:
         return
-    parts = sorted(learner.phases[learner.peak_phase].items(), key=lambda item: -item[1])
-    listed = ", ".join(f"{name.replace('_', ' ')} {part / GB:.1f}" for name, part in parts if part)
     raise ConfigError(
         f'Training "{config.model}" ({shape.parameters / 1e6:,.0f} million parameters) needs about '
-        f"{total / GB:.1f} GB on {device} (phase {learner.peak_phase}: {listed}), but only "
-        f"{available / GB:.1f} GB are free. Set learn.lora_rank=16, learn.activation_checkpointing=true, "
+        f"{total / GB:.1f} GB on {device}: {learner.describe(learner.peak_phase)}, but only {available / GB:.1f} "
+        "GB are free. Set learn.lora_rank=16, learn.activation_checkpointing=true, "
         "dtype=bfloat16, or a smaller learn.microbatch_tokens or generate.kv_cache_mb, or choose a smaller model "
         "or a larger device. `glasshouse plan` shows the memory of each part and suggests a layout."
     )

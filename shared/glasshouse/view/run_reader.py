@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from glasshouse.config.loading import dump_yaml
 from glasshouse.errors import GlasshouseError, RunDataError
 from glasshouse.measurement.registry import Family
 from glasshouse.monitors.base import Monitor
@@ -164,7 +165,8 @@ class RunReader:
         return self.verified != previous
 
     def _load_config(self) -> None:
-        self.config, self.config_text, self.problems["config.yaml"] = read_run_config(self.path)
+        self.config, self.problems["config.yaml"] = read_run_config(self.path)
+        self.config_text = dump_yaml(self.config) if self.config else ""
         self.monitors, self.notes = make_text_monitors(self.config)
 
     def _load_summary(self) -> None:
@@ -242,7 +244,7 @@ class RunReader:
 def read_overview(location: RunLocation) -> dict[str, Any]:
     """One line of the list of runs. Reads only the last metrics, so that many runs are quick."""
     path = location.path
-    config, _, problem = read_run_config(path)
+    config, problem = read_run_config(path)
     metrics = [row for _, row in read_lines(path / "results" / METRICS, last=TIMED_STEPS)]
     rows = [row for row in metrics if row]
     events = load_events(path, *PHASE_EVENTS, "evaluation")
