@@ -26,93 +26,24 @@ NUMBER, SEQUENCE, CHOICE, TEXT, MATH = (
 )
 
 STRICT_28 = [
-    *(
-        "[ANSWER] 28",
-        "[answer] 28",
-        "[ANSWER]28",
-        "**[ANSWER] 28**",
-        "[ANSWER] **28**.",
-        "[ANSWER] 28.0",
-    ),
-    *(
-        "[ANSWER] $28",
-        "[ANSWER] $28$",
-        "`[ANSWER] 28`",
-        "[ANSWER] +28",
-        "[ANSWER] 028",
-        "[ANSWER] 28\n\n",
-    ),
-    *(
-        r"\boxed{28}",
-        r"$\boxed{28}$.",
-        "\\[\n\\boxed{28}\n\\]",
-        r"\boxed{\text{28}}",
-        r"\(\boxed{28}\)",
-    ),
-    *(
-        "27\n[ANSWER] 28",
-        "[ANSWER] 27\n[ANSWER] 28",
-        "<think>27</think>[ANSWER] 28",
-        "x</think>\n[ANSWER] 28",
-    ),
+    *("[ANSWER] 28", "[answer] 28", "[ANSWER]28", "**[ANSWER] 28**", "[ANSWER] **28**."),
+    *("[ANSWER] 28.0", "[ANSWER] $28", "[ANSWER] $28$", "`[ANSWER] 28`", "[ANSWER] +28"),
+    *("[ANSWER] 028", "[ANSWER] 28\n\n", r"\boxed{28}", r"$\boxed{28}$.", "\\[\n\\boxed{28}\n\\]"),
+    *(r"\boxed{\text{28}}", r"\(\boxed{28}\)", "27\n[ANSWER] 28", "[ANSWER] 27\n[ANSWER] 28"),
+    *("<think>27</think>[ANSWER] 28", "x</think>\n[ANSWER] 28"),
     "It is not\n[ANSWER] 28",  # lines before the last are not read
 ]
 NOT_STRICT = [
-    *(
-        "28",
-        "the answer is 28",
-        "-[ANSWER] 28",
-        "√[ANSWER] 28",
-        "27 or [ANSWER] 28",
-        "= [ANSWER] 28",
-    ),
-    *("Die Antwort ist nicht [ANSWER] 28", "<thinking>\n[ANSWER] 28", "\\sout{\n[ANSWER] 28\n}"),
-    *(
-        "[ANSWER] 28 m per cent",
-        "[ANSWER] 28 kg",
-        "[ANSWER] 28 million",
-        "[ANSWER] 28 ok",
-        "[ANSWER] 28%",
-    ),
-    *(
-        "[ANSWER] _{-28}",
-        "[ANSWER] 28 or 29",
-        "[ANSWER] 28, 29",
-        "[ANSWER] 2 8",
-        "[ANSWER] 28!",
-        "[ANSWER]: 28",
-    ),
-    *(
-        "[ANSWER] ２８",
-        "[ANSWER] 2\u200b8",
-        "[ANSWER] 28..",
-        "[ANSWER] 28?",
-        "[ANSWER] not 28",
-        "[ANSWER] 28\nok",
-    ),
-    *(
-        "```\n[ANSWER] 28",
-        "```\n[ANSWER] 28\n```",
-        'He wrote "\n[ANSWER] 28',
-        "“\n[ANSWER] 28",
-        "> [ANSWER] 28",
-    ),
-    *(
-        "<think>[ANSWER] 28",
-        "<think>[ANSWER] 28</think>",
-        "[ANSWER] 28</think>",
-        r"\boxed{28} kg",
-        r"\boxed{2}8",
-    ),
-    *(
-        r"\boxed{28",
-        r"[ANSWER] \boxed{28",
-        "",
-        "[ANSWER]",
-        "[ANSWER] 56/2",
-        "[ANSWER] 2.8e1",
-        "[ANSWER] 1_000",
-    ),
+    *("28", "the answer is 28", "-[ANSWER] 28", "√[ANSWER] 28", "27 or [ANSWER] 28"),
+    *("= [ANSWER] 28", "Die Antwort ist nicht [ANSWER] 28", "<thinking>\n[ANSWER] 28"),
+    *("\\sout{\n[ANSWER] 28\n}", "[ANSWER] 28 m per cent", "[ANSWER] 28 kg", "[ANSWER] 28 million"),
+    *("[ANSWER] 28 ok", "[ANSWER] 28%", "[ANSWER] _{-28}", "[ANSWER] 28 or 29", "[ANSWER] 28, 29"),
+    *("[ANSWER] 2 8", "[ANSWER] 28!", "[ANSWER]: 28", "[ANSWER] ２８", "[ANSWER] 2\u200b8"),
+    *("[ANSWER] 28..", "[ANSWER] 28?", "[ANSWER] not 28", "[ANSWER] 28\nok", "```\n[ANSWER] 28"),
+    *("```\n[ANSWER] 28\n```", 'He wrote "\n[ANSWER] 28', "“\n[ANSWER] 28", "> [ANSWER] 28"),
+    *("<think>[ANSWER] 28", "<think>[ANSWER] 28</think>", "[ANSWER] 28</think>", r"\boxed{28} kg"),
+    *(r"\boxed{2}8", r"\boxed{28", r"[ANSWER] \boxed{28", "", "[ANSWER]", "[ANSWER] 56/2"),
+    *("[ANSWER] 2.8e1", "[ANSWER] 1_000"),
 ]
 
 
@@ -181,14 +112,9 @@ def test_text_with_several_answers_is_ambiguous() -> None:
     "text",
     [
         *("(B)", "B", "**B**", "The answer is (B).", "The answer is **B**.", "<answer>B</answer>"),
-        *(
-            "[ANSWER] (B)",
-            "\\boxed{(B)}",
-            "\\boxed{\\text{B}}",
-            "The answer is B because it is",
-            "Answer: B",
-        ),
-        *("…</think>The best answer is: (B)", "A or C? The correct option is B", "[ANSWER] b"),
+        *("[ANSWER] (B)", "\\boxed{(B)}", "\\boxed{\\text{B}}", "The answer is B because it is"),
+        *("Answer: B", "…</think>The best answer is: (B)", "A or C? The correct option is B"),
+        "[ANSWER] b",
     ],
 )
 def test_choices_are_read_in_the_forms_that_models_write(text: str) -> None:
@@ -206,13 +132,9 @@ def test_choice_is_one_of_the_declared_options() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            "[ANSWER] New  York",
-            "\\boxed{\\text{New York}}",
-            "<answer>New York</answer>",
-            "So\n**New York**.",
-        ),
-        *("The answer is New York.", "[ANSWER] New York [/ANSWER] yes", "hm</think>New York"),
+        *("[ANSWER] New  York", "\\boxed{\\text{New York}}", "<answer>New York</answer>"),
+        *("So\n**New York**.", "The answer is New York.", "[ANSWER] New York [/ANSWER] yes"),
+        "hm</think>New York",
     ],
 )
 def test_text_is_read_in_the_forms_that_models_write(text: str) -> None:
