@@ -90,10 +90,7 @@ def slow_clients(supervisor: Supervisor, half_open: int, trickling: int) -> Iter
         # The first bytes of a TLS record that announces a long client hello.
         opening = b"{" if is_certified else b"\x16\x03\x01\x20\x00\x01\x00\x1f\xfc\x03\x03"
         while not stop.is_set():
-            with (
-                contextlib.suppress(OSError, ValueError),
-                contextlib.ExitStack() as stack,
-            ):
+            with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as stack:
                 client = stack.enter_context(socket.create_connection(target, 5))
                 if is_certified:
                     client = stack.enter_context(

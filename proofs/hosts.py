@@ -70,11 +70,7 @@ def security(cluster: NamespaceCluster, timeout: float = 8.0) -> Measurements:
             OUTSIDER,
             {"ca": both, "cert": other / "host.pem", "key": other / "host.key"},
         ),
-        "no_certificate": (
-            "tls",
-            OUTSIDER,
-            {"ca": both, "cert": empty, "key": other / "host.key"},
-        ),
+        "no_certificate": ("tls", OUTSIDER, {"ca": both, "cert": empty, "key": other / "host.key"}),
         "plain": ("tcp", OUTSIDER, {}),
     }
 

@@ -98,11 +98,7 @@ def intrude(address: str, own_address: str, marker: str, timeout: float) -> None
     enable_transport(own_address)
     scheme, host, port = re.split("://|:", address)
     worker = Address(host, int(port), int(port)).for_monarch().replace("tls://", f"{scheme}://")
-    mesh = attach_to_workers(
-        ca="trust_all_connections",
-        workers=[worker],
-        name="intruder",
-    )
+    mesh = attach_to_workers(ca="trust_all_connections", workers=[worker], name="intruder")
     try:
         actor = mesh.spawn_procs(per_host={"procs": 1}).spawn("writer", WorkActor)
         actor.write.call_one(marker).get(timeout)

@@ -102,13 +102,7 @@ def train_arm(arm: Arm) -> dict[str, Any]:
     out = RUNS / name
     summary = out / "results" / "summary.json"
     if not summary.exists():
-        command = [
-            sys.executable,
-            str(SCRIPT),
-            "--quiet",
-            f"out={out}",
-            *overrides,
-        ]
+        command = [sys.executable, str(SCRIPT), "--quiet", f"out={out}", *overrides]
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return json.loads(summary.read_text())
 

@@ -152,14 +152,6 @@ def test_rollouts_prints_no_escape_sequence_and_json_is_lossless(
             assert json.loads(printed)["text"] == ESCAPES
 
 
-def test_a_printed_line_postpones_the_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = display.TerminalDisplay(Console(file=io.StringIO()))
-    before = terminal.heartbeat.due
-    monkeypatch.setattr(console, "HEARTBEAT_SECONDS", 1000.0)
-    terminal.log("something")
-    assert terminal.heartbeat.due > before + 900
-
-
 def test_monitor_and_eval_are_not_silent_without_a_terminal(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,10 +168,7 @@ def test_monitor_and_eval_are_not_silent_without_a_terminal(
 
 @pytest.mark.parametrize(
     ("command", "option", "suffix"),
-    [
-        ("report", "--out", ".html"),
-        ("report figure", "--out", ".png"),
-    ],
+    [("report", "--out", ".html"), ("report figure", "--out", ".png")],
 )
 def test_one_rule_for_output_files(
     run: Path, command: str, option: str, suffix: str, capsys: pytest.CaptureFixture[str]

@@ -26,11 +26,7 @@ sys.path.insert(0, str(ROOT / "shared"))
 from glasshouse.errors import GlasshouseError, did_you_mean  # noqa: E402  # stdlib only
 
 ENGINES = ("docker", "podman", "buildah")
-BUILD = {
-    "docker": ["build"],
-    "podman": ["build"],
-    "buildah": ["build", "--layers"],
-}
+BUILD = {"docker": ["build"], "podman": ["build"], "buildah": ["build", "--layers"]}
 INSPECT = {
     "docker": ["image", "inspect"],
     "podman": ["image", "inspect"],

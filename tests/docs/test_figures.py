@@ -90,9 +90,3 @@ def test_a_changed_figure_fails(change: Callable[[str], str]) -> None:
     assert changed != text
     with pytest.raises(AssertionError):
         check_figures(changed)
-
-
-@pytest.mark.parametrize(("study", "step"), [("smollm2", 8), ("gemma3", 3)])
-def test_real_models_gain_with_rewards_and_not_with_shuffled_rewards(study: str, step: int) -> None:
-    assert tables.gain(study, "rl", "pass_at_1", step)[1] > 0
-    assert tables.gain(study, "shuffled", "pass_at_1", step)[1] <= 0

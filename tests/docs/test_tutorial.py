@@ -14,9 +14,6 @@ import pytest
 from rich.console import Console
 from tests.docs.tables import ROOT
 
-from glasshouse.measurement import file as measuring
-from glasshouse.measurement.monitor_run import MonitorProgress
-from glasshouse.study.runner import StudyProgress
 from glasshouse.terminal import shows_bars
 from glasshouse.training.display import TerminalDisplay
 
@@ -78,16 +75,7 @@ def test_a_notebook_draws_progress_bars_as_widgets(monkeypatch: pytest.MonkeyPat
         module.__dict__.update(members, __spec__=ModuleSpec(name, None))
         monkeypatch.setitem(sys.modules, name, module)
     notebook = Console(force_jupyter=True)
-    monkeypatch.setattr("glasshouse.terminal.make_console", lambda **options: notebook)
     assert shows_bars(notebook)
-    study = types.SimpleNamespace(measures={})
-    bars = [
-        TerminalDisplay(notebook).progress,
-        MonitorProgress(notebook).progress,
-        StudyProgress(study, notebook).progress,
-        measuring.make_progress_bars(None),
-    ]
-    assert not any(bar.disable for bar in bars)
     with TerminalDisplay(notebook) as display:
         bar = display.progress.add_task("train", total=2, line="")
         display.progress.update(bar, completed=1, refresh=True)

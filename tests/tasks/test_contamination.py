@@ -16,6 +16,7 @@ from glasshouse.measurement.contamination import (
 )
 from glasshouse.runs import rollout_log
 from glasshouse.runs.rows import problem_from_row
+from glasshouse.runs.run_directory import load_events
 from glasshouse.tasks import problem_files as files
 from glasshouse.tasks.base import list_tasks, make_task
 from glasshouse.tasks.streams import FreshProblems, Split
@@ -101,11 +102,6 @@ def train(out, *overrides):
     return TrainingRun(load_config([], [*SMALL, f"out={out}", *overrides])).train()
 
 
-def read_events(out, kind):
-    lines = (out / "results" / "events.jsonl").read_text().splitlines()
-    return [e for e in map(json.loads, lines) if e["event"] == kind]
-
-
 @pytest.fixture
 def leaky_file(tmp_path):
     """A training file with two of the first six validation problems and two training problems."""
@@ -128,7 +124,7 @@ def test_leaked_problems_are_replaced_in_later_evaluations(tmp_path, leaky_file)
     assert after[:4] == [key for key in before if key not in keys]
     assert len(after) == 6
     assert (summary["before"]["removed"], summary["after"]["removed"]) == (0, 2)
-    audits = [(a["step"], a["checked"], a["removed"], a["left"]) for a in read_events(run, "audit")]
+    audits = [(a["step"], a["checked"], a["removed"], a["left"]) for a in load_events(run, "audit")]
     assert audits == [(0, 9, 0, 9), (2, 9, 2, 7)]
     assert main(["check", "audit", str(run)]) == 0
 
@@ -149,18 +145,14 @@ def test_overlap_of_the_training_file_is_said_before_the_first_step(tmp_path, le
 def test_two_masked_problems_of_one_question_are_told_alike_by_the_run_and_its_audit(
     tmp_path, capsys
 ):
-    options = {
-        "masked_digit_rate": 1,
-        "hint_rate": 0,
-        "inner_options": {"count": [1, 1]},
-    }
+    options = {"masked_digit_rate": 1, "hint_rate": 0, "inner_options": {"count": [1, 1]}}
     overrides = [
         f"task.options={json.dumps(options)}",
         "task.name=leaked_hint",
         "evaluate.oversize=10",
     ]
     train(tmp_path / "a", *overrides, "data.groups_per_step=20")
-    audit = read_events(tmp_path / "a", "audit")[-1]
+    audit = load_events(tmp_path / "a", "audit")[-1]
     assert audit["matches"].keys() == {"question"}, "splits are disjoint by key"
     assert main(["check", "audit", str(tmp_path / "a")]) == 0
     printed = capsys.readouterr().out
@@ -172,7 +164,7 @@ def test_oversize_has_no_effect_without_leaks(tmp_path):
     runs = []
     for name, oversize in (("a", 1), ("b", 3)):
         train(tmp_path / name, f"evaluate.oversize={oversize}")
-        assert read_events(tmp_path / name, "audit")[-1]["checked"] == 6 * oversize
+        assert load_events(tmp_path / name, "audit")[-1]["checked"] == 6 * oversize
         rows = rollout_log.read_rows(tmp_path / name, "validation")
         runs.append([row | {"time": None} for row in rows])
     assert runs[0] == runs[1]

@@ -10,7 +10,6 @@ from glasshouse.rollout.grading import grade_completion
 from glasshouse.rollout.self_check import check_task
 from glasshouse.tasks import gym
 from glasshouse.tasks.base import make_task
-from glasshouse.tasks.streams import FreshProblems, Split, assign_split
 from glasshouse.types import AnswerKind, Style
 
 
@@ -124,15 +123,3 @@ def test_options_are_passed_to_the_dataset_and_its_output_is_suppressed(capsys):
 def test_invalid_dataset_or_option_is_a_task_error(name, options, message):
     with pytest.raises(TaskError, match=message):
         make_task(name, options)
-
-
-def test_fresh_problems_do_not_repeat_and_stay_in_their_split():
-    stream = FreshProblems(make_task("gym.gcd"), Split.VALIDATION, seed=0)
-    problems = stream.take(10)
-    assert {assign_split(p) for p in problems} == {Split.VALIDATION}
-    state = stream.state()
-    after = stream.take(10)
-    assert len({p.key for p in problems + after}) == 20
-    resumed = FreshProblems(make_task("gym.gcd"), Split.VALIDATION, seed=0)
-    resumed.restore(state)
-    assert resumed.take(10) == after

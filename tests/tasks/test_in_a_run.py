@@ -11,6 +11,7 @@ from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.runs import rollout_log
+from glasshouse.runs.run_directory import load_events
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.tasks.streams import assign_split
 from glasshouse.training.display import Display
@@ -43,18 +44,13 @@ def training_keys(out):
     return [r["key"] for r in rows if r["sample"] == 0]
 
 
-def read_events(out, kind):
-    lines = (out / "results" / "events.jsonl").read_text().splitlines()
-    return [e for e in map(json.loads, lines) if e["event"] == kind]
-
-
 def test_exhausted_run_warns_once_and_restarts(tmp_path):
     summary, warnings = train(tmp_path / "a", TINY, "steps=6")
     assert summary["steps_done"] == 6
     drawn = training_keys(tmp_path / "a")
     assert len(set(drawn[:37])) == 37
     assert drawn[37:] == drawn[:11]
-    assert [(e["step"], e["epochs"]) for e in read_events(tmp_path / "a", "new_epoch")] == [(5, 1)]
+    assert [(e["step"], e["epochs"]) for e in load_events(tmp_path / "a", "new_epoch")] == [(5, 1)]
     assert sum("step 5" in w and "data.on_exhausted" in w for w in warnings) == 1
 
 
@@ -63,7 +59,7 @@ def test_on_exhausted_stop_ends_the_run_with_an_evaluation(tmp_path):
     assert summary["steps_done"] == summary["exhausted_at"] == 4
     assert "accuracy" in summary["after"]
     assert any("step 4" in w and "exhausted" in w for w in warnings)
-    assert read_events(tmp_path / "a", "exhausted")[0]["step"] == 4
+    assert load_events(tmp_path / "a", "exhausted")[0]["step"] == 4
     assert len(set(training_keys(tmp_path / "a"))) == 32
     assert Path(summary["checkpoint"], "model.safetensors").is_file()
 

@@ -120,9 +120,7 @@ def test_missing_empty_or_unreadable_file_is_a_config_error(suffix, tmp_path):
 def test_invalid_parquet_row_is_a_config_error(tmp_path):
     file = tmp_path / "bad.parquet"
     for row, message in [
-        ({"question": "1+1?", "answer": None}, 'no "answer"'),
         ({"question": "1+1?", "answer": 2.5}, 'its "answer" is 2.5'),
-        ({"question": "1+1?", "answer": "2", "meta": "{"}, 'its "meta" is'),
         ({"question": "1+1?", "answer": "2", "meta": json.dumps(["x" * 10])}, 'its "meta" is'),
         ({"question": "1+1?", "answer": "2", "meta": {"a": "x" * 1_000_000}}, "1,000,000"),
     ]:
