@@ -92,8 +92,8 @@ PROOFS = {
     "parser": Proof(
         15, "the answer parser on long hostile texts, a million generated texts, property tests",
         (
-            "-m proofs.parser_speed", "-m proofs.parser_fuzz",
-            "-m pytest tests/tasks/answers tests/rollout tests/learn tests/generate",
+            "-m proofs.parser",
+            "-m pytest tests/tasks tests/rollout tests/learn tests/generate",
         ),
     ),
     "example": Proof(

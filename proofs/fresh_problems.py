@@ -1,6 +1,6 @@
 """A million fresh problems per task: no repeats, no mixing of splits, constant memory, fast draws.
 
-    python -m proofs.fresh_problems [--count 1000000] [--tasks sum_digits …]
+    python -m proofs.fresh_problems [sum_digits …]
 
 `make proofs ONLY=data` runs it; CI runs it with 10,000 (tests/tasks/test_streams.py). The draws are
 stored as 64-bit hashes in a preallocated array, so any growth of memory is caused by the stream. If a
@@ -9,17 +9,16 @@ task has fewer problems than the count, no problem may repeat within an epoch.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
 from glasshouse import randomness
 from glasshouse.tasks.base import list_tasks, make_task
 from glasshouse.tasks.streams import FreshProblems, Split, assign_split
+from proofs.checks import run_checks
 
 TASKS = list_tasks(organisms=False)
 
@@ -28,32 +27,8 @@ GYM = "gym.chain_sum"
 BATCH = 1000
 
 
-@dataclass(frozen=True)
-class StreamCheck:
-    """The result of drawing many problems."""
-
-    task: str
-    drawn: int
-    epochs: int
-    """How often the stream restarted."""
-    repeats: int
-    """Problems that repeated within an epoch."""
-    wrong_split: int
-    """Problems of another split."""
-    shared: int
-    """Problems drawn by the streams of two splits."""
-    memory_growth_mb: float
-    """Memory at the end minus memory after the first tenth."""
-    microseconds: float
-    """CPU time per draw."""
-
-    @property
-    def holds(self) -> bool:
-        return not (self.repeats or self.wrong_split or self.shared) and self.memory_growth_mb < 8
-
-
-def check_stream(name: str, count: int, seed: int = 0) -> StreamCheck:
-    """Draws `count` training problems, and a fiftieth as many of each other split."""
+def check_stream(name: str, count: int, seed: int = 0) -> dict[str, float]:
+    """Draw `count` training problems, and a fiftieth as many of each other split."""
     task, hashes = make_task(name), np.ones(count, dtype=np.uint64)
     stream = FreshProblems(task, Split.TRAIN, seed)
     epochs = np.ones(count, dtype=np.int32)  # zeros would be allocated only when written
@@ -81,16 +56,17 @@ def check_stream(name: str, count: int, seed: int = 0) -> StreamCheck:
     ]
     pairs = [(hashes, others[0]), (hashes, others[1]), (others[0], others[1])]
     shared = sum(len(np.intersect1d(a, b)) for a, b in pairs)
-    return StreamCheck(
-        name,
-        count,
-        stream.epochs,
-        repeats,
-        wrong_split,
-        shared,
-        growth_mb,
-        1e6 * cpu_seconds / count,
-    )
+    assert not repeats, "problems repeated within an epoch"
+    assert not wrong_split, "problems of another split"
+    assert not shared, "problems drawn by the streams of two splits"
+    assert growth_mb < 8, "memory grew after the first tenth"
+    microseconds = round(1e6 * cpu_seconds / count)
+    return {
+        "drawn": count,
+        "restarts": stream.epochs,
+        "memory, MB": growth_mb,
+        "µs per draw": microseconds,
+    }
 
 
 def resident_mb() -> float:
@@ -99,25 +75,9 @@ def resident_mb() -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--count", type=int, default=1_000_000)
-    parser.add_argument("--tasks", nargs="*", default=[*TASKS, GYM])
-    args = parser.parse_args()
-    all_hold = True
-    for name in args.tasks:
-        count = args.count // 20 if name.startswith("gym.") else args.count
-        result = check_stream(name, count)
-        all_hold &= result.holds
-        print(
-            f"{name:<16} {result.drawn:>9,} drawn, {result.epochs} restarts, {result.repeats} repeats within an epoch, "
-            f"{result.wrong_split} of another split, {result.shared} shared between splits, memory "
-            f"{result.memory_growth_mb:+.1f} MB, {result.microseconds:.0f} µs per draw: "
-            f"{'holds' if result.holds else 'DOES NOT HOLD'}",
-            flush=True,
-        )
-    return 0 if all_hold else 1
+CHECKS = {name: lambda folder, name=name: check_stream(name, 1_000_000) for name in TASKS}
+CHECKS[GYM] = lambda folder: check_stream(GYM, 50_000)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(CHECKS, sys.argv[1:]))

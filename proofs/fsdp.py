@@ -1,13 +1,12 @@
 """A learner that is divided among ranks (`learn.sharding: fsdp`): `make proofs ONLY=fsdp`.
 
-    python -m proofs.fsdp [equality lora smollm2 resume killed hung refused]
+    python -m proofs.fsdp [equality lora smollm2 resume killed hung]
 
 equality, lora   a random Llama of 20 million parameters, full and with LoRA: one and two ranks against one process
 smollm2          the same with SmolLM2 (not by default: it needs the extra `smollm2` and 5 GB)
 resume           a run on two ranks, continued on one, three and two
 killed, hung     a rank that is killed, or stopped, while the run generates, learns or saves: the run ends with a
                  sentence, no process remains, and it resumes
-refused          bad input: exit code 2, nothing left running
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -41,6 +39,7 @@ from glasshouse.models.adapters import add_adapters
 from glasshouse.models.policy import Policy, load_policy
 from glasshouse.runs import checkpoints
 from glasshouse.runs.run_directory import load_metrics
+from proofs.checks import Check, run_checks
 from proofs.monarch_runs import MODEL
 from proofs.processes import child_pids, wait_for_exit, wait_until
 
@@ -294,42 +293,18 @@ def hung(folder: Path) -> dict[str, Any]:
     return {"seconds until the run has ended": seconds, "monarch.update_timeout": 20}
 
 
-def refused(folder: Path) -> dict[str, Any]:
-    """Exit code 2, one sentence, no run directory that claims a start."""
-    cases = {
-        "backend=local": "backend=monarch",
-        "learn.process_group=nccl": "learn.process_group is nccl",
-        "learn.cpu_offload=true": "learn.cpu_offload",
-        "device=cuda": "device is cuda",
-    }
-    for override, expected in cases.items():
-        done = subprocess.run(
-            command(folder / "out", 2, 1, override), capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 2, (override, done.returncode, done.stderr)
-        assert expected in done.stderr, (override, done.stderr)
-        assert "Traceback" not in done.stderr, done.stderr
-    return {"refused": list(cases)}
-
-
-PROOFS: dict[str, Callable[[Path], dict[str, Any]]] = {
+PROOFS: dict[str, Check] = {
     "equality": lambda folder: compare_ranks("llama-20m", folder),
     "lora": lambda folder: compare_ranks("lora", folder),
     "resume": resume,
     "killed": killed,
     "hung": hung,
-    "refused": refused,
     "smollm2": lambda folder: compare_ranks("smollm2", folder),
 }
 
 
 def main(names: list[str]) -> int:
-    for name in names or [name for name in PROOFS if name != "smollm2"]:
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="glasshouse-proof-") as folder:
-            measurements = json.dumps(PROOFS[name](Path(folder)), indent=1)
-        print(f"{name}: {measurements} in {time.monotonic() - started:.1f} s", flush=True)
-    return 0
+    return run_checks(PROOFS, names or [name for name in PROOFS if name != "smollm2"])
 
 
 if __name__ == "__main__":

@@ -25,10 +25,6 @@ import resource
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
-import traceback
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +40,7 @@ from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training.memory import plan_memory
 from glasshouse.training.run import TrainingRun
 from proofs import device_checks
+from proofs.checks import Check, run_checks
 
 REPORT = device_checks.ROOT / "build" / "gpu" / "report.json"
 STEPS = 20
@@ -73,16 +70,8 @@ def main() -> int:
     except GlasshouseError as error:
         print(f"note: {error}")
         dtypes = ["float32"]
-    report: dict[str, Any] = {"machine": describe_machine(device), "checks": []}
-    with tempfile.TemporaryDirectory(prefix="glasshouse-") as folder:
-        for name, check in list_checks(str(device), dtypes, arguments, Path(folder)):
-            report["checks"].append(run_check(name, check))
-            REPORT.parent.mkdir(parents=True, exist_ok=True)
-            REPORT.write_text(json.dumps(report, indent=2) + "\n")
-    failed = [c["name"] for c in report["checks"] if not c["passed"]]
-    print(f"\n{len(report['checks']) - len(failed)} of {len(report['checks'])} checks passed")
-    print(f"report: {REPORT}")
-    return 1 if failed else 0
+    checks = list_checks(str(device), dtypes, arguments)
+    return run_checks(checks, report=REPORT, machine=describe_machine(device))
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
@@ -104,66 +93,33 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
     return found
 
 
-def list_checks(
-    device: str, dtypes: list[str], arguments: argparse.Namespace, work: Path
-) -> list[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Names and functions; a function raises AssertionError if its check fails."""
-    checks: list[tuple[str, Callable[[], dict[str, Any]]]] = []
-    for d in dtypes:
-        checks += [
-            (f"llama {d} equals the CPU", partial(compare, "llama", device, d)),
-            (f"gpt2 {d} equals the CPU", partial(compare, "gpt2", device, d)),
-            (
-                f"train, evaluate, monitor, checkpoint in {d}",
-                partial(run, device, d, work / f"all-{d}"),
-            ),
-            (
-                f"resumed run in {d} is bitwise equal",
-                partial(resume, device, d, work / f"resume-{d}"),
-            ),
-        ]
-    on_cpu, lora = "generate.device=cpu", "learn.lora_rank=2"
-    checks += [
-        ("generators on the CPU", partial(run, device, "float32", work / "split", on_cpu)),
-        ("LoRA", partial(run, device, "float32", work / "lora", lora)),
-    ]
+def list_checks(device: str, dtypes: list[str], arguments: argparse.Namespace) -> dict[str, Check]:
     model, steps = arguments.model, arguments.steps
+    checks: dict[str, Check] = {}
     for d in dtypes:
-        checks.append(
-            (f"seconds per step against TRL in {d}", partial(compare_trl, device, d, model))
-        )
+        for architecture in ("llama", "gpt2"):
+            checks[f"{architecture} {d} equals the CPU"] = partial(compare, architecture, device, d)
+        checks[f"train, evaluate, monitor, checkpoint in {d}"] = partial(run, device, d)
+        checks[f"resumed run in {d} is bitwise equal"] = partial(resume, device, d)
+        checks[f"seconds per step against TRL in {d}"] = partial(compare_trl, device, d, model)
+        checks[f"{steps} steps of {model} in {d}"] = partial(measure, device, d, model, steps)
+    on_cpu, lora = "generate.device=cpu", "learn.lora_rank=2"
+    checks["generators on the CPU"] = partial(run, device, "float32", override=on_cpu)
+    checks["LoRA"] = partial(run, device, "float32", override=lora)
     if VLLM.exists():
-        checks.append(("vLLM as the engine", partial(run_vllm_proof, device, model)))
-    for d in dtypes:
-        long = partial(measure, device, d, model, steps, work / f"long-{d}")
-        checks.append((f"{steps} steps of {model} in {d}", long))
+        checks["vLLM as the engine"] = partial(run_vllm_proof, device, model)
     return checks
 
 
-def run_check(name: str, check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    started = time.monotonic()
-    print(f"{name} … ", end="", flush=True)
-    try:
-        result = {"name": name, "passed": True, **check()}
-    except Exception as error:  # a failed check does not stop the others
-        if not isinstance(error, AssertionError):
-            traceback.print_exc()
-        result = {"name": name, "passed": False, "error": f"{type(error).__name__}: {error}"}
-    result["seconds"] = round(time.monotonic() - started, 2)
-    details = {k: v for k, v in result.items() if k not in {"name", "passed"}}
-    print("passed" if result["passed"] else "FAILED", json.dumps(details), flush=True)
-    return result
-
-
-def compare(architecture: str, device: str, dtype: str) -> dict[str, Any]:
+def compare(architecture: str, device: str, dtype: str, work: Path) -> dict[str, Any]:
     found = device_checks.compare_with_cpu(architecture, device, dtype)
     exceeding = found.exceeding(device_checks.LIMITS[dtype])
     assert not exceeding, "; ".join(exceeding)
     return {"differences": device_checks.asdict(found)}
 
 
-def run(device: str, dtype: str, work: Path, *overrides: str) -> dict[str, Any]:
-    found = device_checks.run_everything(device, work, f"dtype={dtype}", *overrides)
+def run(device: str, dtype: str, work: Path, override: str = "seed=0") -> dict[str, Any]:
+    found = device_checks.run_everything(device, work, f"dtype={dtype}", override)
     assert found["summary"]["steps_done"] == 2
     assert len(found["monitor"]["checkpoints"]) == 2
     return {}
@@ -175,9 +131,9 @@ def resume(device: str, dtype: str, work: Path) -> dict[str, Any]:
     return {}
 
 
-def measure(device: str, dtype: str, model: str, steps: int, out: Path) -> dict[str, Any]:
+def measure(device: str, dtype: str, model: str, steps: int, work: Path) -> dict[str, Any]:
     """Trains and measures; the first two steps, in which the device warms up, are left out."""
-    on_gpu = device.startswith("cuda")
+    on_gpu, out = device.startswith("cuda"), work / "run"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
     config = load_config(
@@ -208,15 +164,15 @@ def measure(device: str, dtype: str, model: str, steps: int, out: Path) -> dict[
     }
 
 
-def compare_trl(device: str, dtype: str, model: str) -> dict[str, Any]:
+def compare_trl(device: str, dtype: str, model: str, work: Path) -> dict[str, Any]:
     """Seconds per step of Glasshouse and of TRL in turns: `make bench` on the device."""
     if not BENCH.exists():
         return {"skipped": "TRL is not installed: make bench"}
     run_program(
         BENCH, "bench/bench.py", "--model", model, "--device", device, "--dtype", dtype, "--regime", "natural",
-        "--rounds", "3", "--processes", "--skip-compare", "--out", "build/gpu/bench.json",
+        "--rounds", "3", "--processes", "--skip-compare", "--out", str(work / "bench.json"),
     )  # fmt: skip
-    return json.loads((REPORT.parent / "bench.json").read_text())["regimes"]["natural"]["ratios"]
+    return json.loads((work / "bench.json").read_text())["regimes"]["natural"]["ratios"]
 
 
 def run_program(python: Path, *arguments: str) -> str:
@@ -228,7 +184,7 @@ def run_program(python: Path, *arguments: str) -> str:
     return process.stdout
 
 
-def run_vllm_proof(device: str, model: str) -> dict[str, Any]:
+def run_vllm_proof(device: str, model: str, work: Path) -> dict[str, Any]:
     """On the CPU, where it is a rehearsal, only the checks that take less than some minutes."""
     only = ["--only", "tokens", "weights"] if device == "cpu" else []
     output = run_program(VLLM, "-m", "proofs.vllm", "--device", device, "--model", model, *only)

@@ -1,18 +1,16 @@
 """Runs on Monarch's processes: bitwise equal to a local run, and no process remains.
 
-    python -m proofs.monarch_runs [processes resume hung_learner crashes detection]      about 3 minutes
+    python -m proofs.monarch_runs [processes hung_learner crashes detection]      about 3 minutes
 
 CI runs a small version of each (tests/distributed); the claims about time are only checked here.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +28,7 @@ from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training.display import Display
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import Request, SamplingParams
+from proofs.checks import run_checks
 from proofs.processes import child_pids, wait_for_exit, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,31 +80,6 @@ def processes(folder: Path) -> dict[str, Any]:
         assert_equal_runs(out, local, steps=3)
         assert "fault" not in (out / "results" / "events.jsonl").read_text()
     return {"equal": ["1 generator, 2 learners", "2, 1", "4, 1"]}
-
-
-class LearnerKiller(Display):
-    """Kills the learner after step 2, while step 3 is being generated."""
-
-    run: TrainingRun
-
-    def step(self, row: dict[str, Any], groups: list[Any]) -> None:
-        if row["step"] == 2:
-            assert isinstance(self.run.backend, MonarchBackend)
-            os.kill(self.run.backend.pids[-1], signal.SIGKILL)
-
-
-def resume(folder: Path) -> dict[str, Any]:
-    """A run whose learner died resumes on Monarch, bitwise equal to an undisturbed local run."""
-    overlapped = ("max_offpolicy_steps=1", "checkpoints.every=1")
-    TrainingRun(small_config(folder / "local", *overlapped)).train()
-    killer = LearnerKiller()
-    config = small_config(folder / "monarch", *overlapped, "backend=monarch")
-    killer.run = TrainingRun(config, killer)
-    message = _run_error(killer.run.train)
-    assert "same command again" in message, message
-    TrainingRun(config).train()
-    assert_equal_runs(folder / "monarch", folder / "local", steps=3)
-    return {"resumed after step": 2}
 
 
 class LearnerStopper(Display):
@@ -259,21 +233,11 @@ def wait_for_two_steps(out: Path, process: subprocess.Popen[str]) -> list[int]:
 
 PROOFS = {
     "processes": processes,
-    "resume": resume,
     "hung_learner": hung_learner,
     "crashes": crashes,
     "detection": detection,
 }
 
 
-def main(names: list[str]) -> int:
-    for name in names or list(PROOFS):
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="glasshouse-proof-") as folder:
-            measurements = json.dumps(PROOFS[name](Path(folder)))
-        print(f"{name}: {measurements} in {time.monotonic() - started:.1f} s", flush=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_checks(PROOFS, sys.argv[1:]))

@@ -21,15 +21,12 @@ Exit code 0 if all checks pass, 1 if one fails, 2 without vLLM. The report is bu
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import statistics
 import sys
-import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -61,6 +58,7 @@ from glasshouse.tasks.base import make_task
 from glasshouse.training.build import make_problem_stream
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import Completion, Request, SamplingParams
+from proofs.checks import run_checks
 from proofs.processes import wait_for_exit, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,32 +91,9 @@ def main() -> int:
     except GlasshouseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    report: dict[str, Any] = {"vllm": find_version(), "model": arguments.model, "checks": []}
-    with tempfile.TemporaryDirectory(prefix="glasshouse-vllm-") as folder:
-        for name in arguments.only:
-            check = partial(CHECKS[name], policy, arguments, Path(folder))
-            report["checks"].append(run_check(name, check))
-            REPORT.parent.mkdir(parents=True, exist_ok=True)
-            REPORT.write_text(json.dumps(report, indent=2) + "\n")
-    failed = [check["name"] for check in report["checks"] if not check["passed"]]
-    print(
-        f"{len(report['checks']) - len(failed)} of {len(report['checks'])} checks passed; {REPORT}"
-    )
-    return 1 if failed else 0
-
-
-def run_check(name: str, check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    started = time.monotonic()
-    print(f"{name} … ", end="", flush=True)
-    try:
-        result = {"name": name, "passed": True, **check()}
-    except Exception as error:  # a failed check does not stop the others
-        if not isinstance(error, AssertionError):
-            traceback.print_exc()
-        result = {"name": name, "passed": False, "error": f"{type(error).__name__}: {error}"}
-    result["seconds"] = round(time.monotonic() - started, 1)
-    print("passed" if result["passed"] else "FAILED", json.dumps(result, indent=2), flush=True)
-    return result
+    checks = {name: partial(check, policy, arguments) for name, check in CHECKS.items()}
+    facts = {"vllm": find_version(), "model": arguments.model}
+    return run_checks(checks, arguments.only, REPORT, **facts)
 
 
 # ── what the checks share ────────────────────────────────────────────────────────────────────────

@@ -1,13 +1,11 @@
-"""Proves that the wheel is complete: in a new environment it runs the demo, and parts of another package.
+"""Proves that the wheel is complete: in a new environment it measures rollouts and runs the demo.
 
     make proofs ONLY=wheel                                   two short trainings, under 10 minutes on two cores
     make proofs ONLY=wheel ARGS="--torch /path/to/torch.whl" take PyTorch from a file instead of pip's index
 
 The environment has the wheel, its dependencies at the versions of constraints.txt and the extras `report` and `train`,
-but no file of this repository: commands run in an empty folder, isolated from PYTHONPATH. Then a package is installed
-that offers a part of each kind by entry points: the task of docs/python.md and the commented parts of
-training/example.rl/train.py. Before PyTorch is installed, the commands that need no model measure rollouts.
-The tasks of that package are validated, and one step is trained with the parts. Everything is in build/wheel-proof.
+but no file of this repository: commands run in an empty folder, isolated from PYTHONPATH. Before PyTorch is installed,
+the commands that need no model measure rollouts. Everything is in build/wheel-proof.
 """
 
 from __future__ import annotations
@@ -25,22 +23,14 @@ from tools.torch_build import CONSTRAINTS, read_pin
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "wheel-proof"
-PARTS = {
-    "tasks": {"count_vowels": "vowels:CountVowels", "digit_pairs": "parts:DigitPairs"},
-    "organisms": {"second_hint": "parts:SecondHint"},
-    "rewards": {"brief": "parts:brief"},
-    "penalties": {"shouting": "parts:Shouting"},
-    "monitors": {"length": "parts:LengthMonitor"},
-    "trackers": {"print": "parts:PrintTracker"},
-    "engines": {"counting": "parts:CountingEngine"},
-}
-"""Entry points of the other package, by group."""
-TRAINING = (
-    "task.name=digit_pairs", "reward.terms={exact: 1, brief: 0.1}", "reward.penalties={shouting: {weight: 0.5}}",
-    "evaluate.monitors={long: {kind: length, limit: 9}}", "trackers=[print]", "generate.engine=counting", "steps=1",
-    "data.groups_per_step=2", "evaluate.problems=4", "out=runs/outside",
-)  # fmt: skip
-EXPECTED = ("pocket/model/model.safetensors", "report/templates/", "view/assets/", "py.typed")
+EXPECTED = (
+    "pocket/model/model.safetensors",
+    "kernel/small_llama.c",
+    "study/demo.yaml",
+    "view/templates/",
+    "view/assets/",
+    "py.typed",
+)
 
 
 def main() -> int:
@@ -78,13 +68,6 @@ def main() -> int:
     run("run the demo", [python, "-m", "glasshouse", "demo"], work)
     pictures = sorted(path.name for path in (work / "runs" / "demo").rglob("*.png"))
     assert pictures, "the demo drew no picture"
-    write_package(FOLDER / "outside")
-    run("install another package", [*install, "--no-deps", str(FOLDER / "outside")])
-    for task in ("count_vowels", "digit_pairs", "second_hint"):
-        command = [python, "-m", "glasshouse", "tasks", task, "--validate", "200"]
-        assert "0 faults" in run(f"validate its task {task}", command, work)
-    printed = run("train with its parts", [python, "-m", "glasshouse", "train", *TRAINING], work)
-    assert "train 1" in printed, printed  # by its tracker
     print(f"passed: glasshouse {version} from {wheel.name}, {len(pictures)} pictures")
     return 0
 
@@ -95,26 +78,6 @@ def copy_sources() -> Path:
         "build", "*.egg-info", "__pycache__", "node_modules", "view_frontend"
     )
     return Path(shutil.copytree(ROOT / "shared", FOLDER / "sources", ignore=ignore))
-
-
-def write_package(folder: Path) -> None:
-    """A package as another project would write it, with an entry point of each group."""
-    package = folder / "outside_parts"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    page = (ROOT / "docs" / "extend.md").read_text()
-    (package / "vowels.py").write_text(page.partition("```python\n")[2].partition("```")[0])
-    template = (ROOT / "training" / "example.rl" / "train.py").read_text().splitlines()
-    parts = [line[2:] for line in template if line.startswith("#")]
-    lines = [
-        line for line in parts if not line.startswith("@")
-    ]  # entry points take the decorators' place
-    (package / "parts.py").write_text("\n".join(lines) + "\n")
-    project = '[project]\nname = "outside-parts"\nversion = "1.0"\n'
-    for group, points in PARTS.items():
-        project += f'\n[project.entry-points."glasshouse.{group}"]\n'
-        project += "".join(f'{name} = "outside_parts.{where}"\n' for name, where in points.items())
-    (folder / "pyproject.toml").write_text(project)
 
 
 def check_contents(wheel: Path) -> None:

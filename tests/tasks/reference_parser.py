@@ -1,6 +1,6 @@
 r"""A second implementation of the table in `tasks/answers.py`, written to be read, not to be fast.
 
-`tests/tasks/test_answers.py` compares both on generated texts, `proofs/parser_fuzz.py` on a million.
+`tests/tasks/test_answers.py` compares both on generated texts, `proofs/parser.py` on a million.
 """
 
 from __future__ import annotations
