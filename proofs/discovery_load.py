@@ -2,7 +2,7 @@
 
     python -m proofs.discovery_load        200 half-open and 20 trickling clients, 1 minute
 
-Uses real sockets on loopback and a `DiscoveryServer` with certificates, but no Monarch worker; the
+Uses real sockets on loopback and a discovery server with certificates, but no Monarch worker; the
 supervisor's loop is the one of `glasshouse hosts worker`. CI runs a smaller version
 (tests/distributed/test_hosts.py); the limit on the time is only checked here.
 """
@@ -24,9 +24,9 @@ from pathlib import Path
 from glasshouse.distributed.hosts.certificates import create_certificates
 from glasshouse.distributed.hosts.discovery import (
     Address,
-    DiscoveryServer,
     listen_at,
     request_worker_port,
+    serve_discovery,
 )
 
 HALF_OPEN, TRICKLING, RIGHTFUL, LIMIT = 200, 20, 20, 2.0
@@ -37,10 +37,9 @@ class Supervisor:
 
     def __init__(self, folder: Path) -> None:
         (self.certificates,) = create_certificates(folder / "own", ["127.0.0.1"])
-        listener = listen_at("127.0.0.1", 0)
-        first = listener.getsockname()[1]
+        self.listener = listen_at("127.0.0.1", 0)
+        first = self.listener.getsockname()[1]
         self.address = Address("127.0.0.1", first, first + 9)
-        self.server = DiscoveryServer(listener, self.certificates, self._choose_port)
         self.requests: list[Collection[int]] = []
         self.child = subprocess.Popen(["sleep", "600"])
         self.detected: float | None = None
@@ -59,13 +58,12 @@ class Supervisor:
         return request_worker_port(self.address, self.certificates, avoid)
 
     async def _supervise(self) -> None:
-        serving = asyncio.create_task(self.server.serve())
+        server = await serve_discovery(self.listener, self.certificates, self._choose_port)
         while not self.closed:
             await asyncio.sleep(0.1)
             if self.detected is None and self.child.poll() is not None:
                 self.detected = time.monotonic()
-        serving.cancel()
-        self.server.listener.close()
+        server.close()
 
     async def _choose_port(self, avoid: Collection[int]) -> int:
         self.requests.append(avoid)

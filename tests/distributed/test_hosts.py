@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -224,7 +225,7 @@ def test_a_run_that_lost_all_hosts_ends_after_the_reconnect_timeout(
         pool.assign(0, lambda kind, **details: None)
 
 
-pytest.importorskip("monarch")
+# --- discovery ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -296,29 +297,14 @@ def test_malformed_requests_of_a_certificate_holder_end_only_their_connection(
     assert supervisor.request() == supervisor.address.first + 1
 
 
-def test_a_client_has_one_deadline_for_handshake_and_request(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+def test_a_client_has_a_deadline_that_single_bytes_do_not_extend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes that arrive one by one do not extend it."""
     monkeypatch.setattr(discovery, "CLIENT_TIMEOUT", 0.5)
-    with socket.create_connection((supervisor.address.ip, supervisor.address.first), 30) as client:
+    supervisor = Supervisor(tmp_path)
+    with (
+        contextlib.closing(supervisor),
+        socket.create_connection((supervisor.address.ip, supervisor.address.first), 30) as client,
+    ):
         client.sendall(b"\x16\x03\x01\x20\x00\x01\x00\x1f\xfc\x03\x03")  # a long client hello
         wait_until(lambda: is_cut(client), timeout=60, poll=0.05)
-
-
-def test_the_number_of_connections_is_bounded(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The oldest one that has sent no request makes room for a new one."""
-    wait_until(lambda: not supervisor.server.connections)
-    monkeypatch.setattr(discovery, "CLIENT_TIMEOUT", 60.0)
-    monkeypatch.setattr(discovery, "MAX_CONNECTIONS", 4)
-    target = (supervisor.address.ip, supervisor.address.first)
-    clients = [socket.create_connection(target, 30) for _ in range(10)]
-    try:
-        assert clients[0].recv(1) == b""  # closed by the server, long before its deadline
-        assert supervisor.request() == supervisor.address.first + 1
-        assert len(supervisor.server.connections) <= 4
-    finally:
-        for client in clients:
-            client.close()

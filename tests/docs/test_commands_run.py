@@ -39,7 +39,6 @@ NOT_RUN = {
     "hosts check": "needs another machine; make proofs ONLY=hosts",
     "glasshouse view": "serves until it is stopped; tests/view starts it",
     "glasshouse plan": "its examples need a model hub; tests/training",
-    "study scaling": "trains 21 runs; tests/study runs two sizes",
     "glasshouse study mine.yaml": "trains runs in separate processes; tests/study does it on the mock model",
     "study.yaml --publish": "the same",
 }

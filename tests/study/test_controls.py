@@ -1,8 +1,7 @@
-"""`glasshouse study control` and `scaling`: their verdicts, and the studies that they run."""
+"""`glasshouse study control`: its verdict, and the study that it runs."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -75,40 +74,3 @@ def test_control_trains_both_arms_once_and_reports_them_as_a_study(
     assert main(command) == 1
     assert {p: p.stat().st_mtime_ns for p in times} == times
     assert (out / "results" / "study.json").read_text() == report
-
-
-def test_scaling_compares_fixed_sets_with_fresh_problems(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InProcessPool)
-    out = tmp_path / "scaling"
-    sizes = ["--base", "4", "--factors", "0.5,1", "--seeds", "1", "--out", str(out)]
-    command = ["study", "scaling", *sizes, *SMALL, "task.name=multiplication", "steps=2"]
-    assert main(command) == 0
-    assert "multiplication, 2 steps" in capsys.readouterr().out
-    report = json.loads((out / "results" / "scaling.json").read_text())
-    arms = {arm["arm"]: arm for arm in report["arms"]}
-    assert {name: arm["size"] for name, arm in arms.items()} == {"0.5x": 2, "1x": 4, "fresh": None}
-    for arm in arms.values():
-        [run] = arm["runs"]
-        assert run["gap"] == pytest.approx(run["training"] - run["held_out_sampled"])
-        assert arm["held_out"] == {"mean": run["held_out"], "low": None, "high": None, "n": 1}
-    assert main([*command, "learn.learning_rate=1e-5"]) == 2
-    assert "learn.learning_rate" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "--factors=one",
-        "--factors=0",
-        "--base=0",
-        "--seeds=0",
-        "evaluate.problems=0",
-        "steps=0",
-        "a=1",
-    ],
-)
-def test_a_wrong_argument_is_an_error_and_starts_nothing(wrong: str, tmp_path: Path) -> None:
-    assert main(["study", "scaling", "--out", str(tmp_path / "s"), wrong]) == 2
-    assert not (tmp_path / "s").exists()

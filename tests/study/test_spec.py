@@ -174,7 +174,6 @@ def test_a_null_arm_with_other_prompts_is_refused(file: Path) -> None:
 def test_eight_seeds_see_an_effect_of_1_2_deviations_and_fewer_than_six_see_nothing() -> None:
     alone = smallest_effect(8, 0.05, over_bases=False)
     assert alone == pytest.approx(1.2, abs=0.1)
-    assert smallest_effect(8, 0.05, over_bases=False, must_exceed_null=True) > 1.2 * alone
     assert smallest_effect(5, 0.05, over_bases=False) is None
     assert smallest_effect(8, 0.05 / 7, over_bases=False) is None  # 2/2⁸ > 0.05/7
     assert smallest_effect(9, 0.05 / 7, over_bases=False) is not None

@@ -19,7 +19,6 @@ from glasshouse.measurement.intervals import mean_interval
 from glasshouse.measurement.registry import lookup
 from glasshouse.study.analysis import ANALYSIS_FILE, Analysis, ArmCurve, write_analysis
 from glasshouse.study.answers import Answer, pairs_needed
-from glasshouse.study.contrasts import SeedMean
 from glasshouse.study.figures import plan_figures, render_svg_figures, save_figures
 from glasshouse.study.freeze import describe_registration, list_amendments
 from glasshouse.study.sentences import format_effect, format_p_holm, format_value, signed
@@ -245,11 +244,3 @@ def _format_first_and_last(curve: ArmCurve) -> str:
     start = f"{format_value(mean_interval(first)[0])} → " if first and len(curve.steps) > 1 else ""
     seed_range = f"{format_value(min(last))}–{format_value(max(last))}"
     return f"{start}{format_value(mean_interval(last)[0])} ({seed_range})"
-
-
-def format_mean(mean: SeedMean | None) -> str:
-    if mean is None or mean.mean is None:
-        return "–"
-    if mean.low is None:
-        return format_value(mean.mean)
-    return f"{format_value(mean.mean)} ({format_value(mean.low)} to {format_value(mean.high)})"

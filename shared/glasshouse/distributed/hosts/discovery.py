@@ -8,7 +8,7 @@ which it lost the worker, and gets a new one.
     controller ── 26601 26602 ──► discovery port 26600   one line each way, over TLS
     controller ◄── 26603 ────────                        the worker was restarted there
 
-Each client has one deadline, so a slow client delays neither another client nor the supervision of the worker.
+A slow client delays neither another client nor the supervision of the worker.
 """
 
 from __future__ import annotations
@@ -91,72 +91,36 @@ def listen_at(host: str, port: int) -> socket.socket:
 
 CONNECT_TIMEOUT = 2.0
 CLIENT_TIMEOUT = 5.0
-"""Seconds that a client has in total for the TLS handshake and its request."""
+"""Seconds that a client has for the TLS handshake, and again for its request."""
 RESTART_TIMEOUT = 60.0
 """Seconds that a worker may take to restart."""
 MAX_LINE = 4096
-MAX_CONNECTIONS = 256
-"""Open connections. One more closes the oldest that has not sent its request yet."""
 
 
-class DiscoveryServer:
-    """The worker's side: answers clients until `serve` is cancelled.
+async def serve_discovery(
+    listener: socket.socket,
+    folder: Path,
+    choose_port: Callable[[Collection[int]], Awaitable[int]],
+) -> asyncio.Server:
+    """Answer clients, each in its own task, until the returned server is closed. The worker's side.
 
-    Example: `await DiscoveryServer(listen_at("10.0.0.2", 26600), folder, worker.choose_port).serve()`
+    Example: `await serve_discovery(listen_at("10.0.0.2", 26600), folder, worker.choose_port)`
     """
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        folder: Path,
-        choose_port: Callable[[Collection[int]], Awaitable[int]],
-    ) -> None:
-        listener.setblocking(False)
-        self.listener, self.choose_port = listener, choose_port
-        self.context = tls_context(ssl.PROTOCOL_TLS_SERVER, folder)
-        self.connections: dict[asyncio.Task[None], bool] = {}
-        """Open connections, oldest first; True once the request has been read."""
-
-    async def serve(self) -> None:
-        while True:
-            try:
-                client, _ = await asyncio.get_running_loop().sock_accept(self.listener)
-            except OSError:  # no file descriptor is left, for example
-                self._drop_oldest()
-                await asyncio.sleep(0.05)
-                continue
-            if len(self.connections) >= MAX_CONNECTIONS and not self._drop_oldest():
-                client.close()
-                continue
-            task = asyncio.create_task(self._serve_client(client))
-            self.connections[task] = False
-            task.add_done_callback(lambda task: self.connections.pop(task, None))
-
-    def _drop_oldest(self) -> bool:
-        """End the oldest connection that has not sent its request; return whether there was one."""
-        oldest = next((task for task, is_read in self.connections.items() if not is_read), None)
-        if oldest is not None:
-            self.connections.pop(oldest)
-            oldest.cancel()
-        return oldest is not None
-
-    async def _serve_client(self, client: socket.socket) -> None:
-        """Serve one client; drop unauthenticated or malformed requests without an answer."""
-        task, reader = asyncio.current_task(), asyncio.StreamReader(limit=MAX_LINE)
-        connection: socket.socket | asyncio.Transport = client
-        assert task
-        try:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # whatever a client sends must end no more than its own connection
+        with contextlib.suppress(Exception), contextlib.closing(writer):
             async with asyncio.timeout(CLIENT_TIMEOUT):
-                connection, _ = await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: asyncio.StreamReaderProtocol(reader), client, ssl=self.context
-                )
                 avoid = [int(port) for port in (await reader.readuntil(b"\n")).split()]
-            self.connections[task] = True
-            connection.write(f"{await self.choose_port(avoid)}\n".encode())
-        except Exception:  # whatever a client sends must end no more than its own connection
-            return
-        finally:
-            connection.close()
+            writer.write(f"{await choose_port(avoid)}\n".encode())
+
+    return await asyncio.start_server(
+        answer,
+        sock=listener,
+        ssl=tls_context(ssl.PROTOCOL_TLS_SERVER, folder),
+        ssl_handshake_timeout=CLIENT_TIMEOUT,
+        limit=MAX_LINE,
+    )
 
 
 def request_worker_port(address: Address, folder: Path, avoid: Collection[int] = ()) -> int:

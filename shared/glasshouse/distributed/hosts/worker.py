@@ -22,7 +22,7 @@ from pathlib import Path
 
 from glasshouse.distributed import bootstrap
 from glasshouse.distributed.hosts.certificates import read_certificate_hosts, tls_environment
-from glasshouse.distributed.hosts.discovery import Address, DiscoveryServer, listen_at
+from glasshouse.distributed.hosts.discovery import Address, listen_at, serve_discovery
 from glasshouse.distributed.monarch_settings import SEVERAL_HOSTS, configure_monarch
 from glasshouse.errors import ConfigError, HostError
 
@@ -47,13 +47,11 @@ async def _supervise(worker: Worker, certificates: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     listener = _listen(worker.address, [worker.address.first])
-    server = DiscoveryServer(listener, certificates, worker.choose_port)
-    discovery = asyncio.create_task(server.serve())
+    server = await serve_discovery(listener, certificates, worker.choose_port)
     try:
-        while not discovery.done():
+        while server.is_serving():
             await worker.keep_running()
             await asyncio.sleep(POLL_SECONDS)
-        discovery.result()  # raises
     finally:  # nothing is awaited here: a second signal has no effect
         worker.stop()
 
@@ -88,11 +86,14 @@ class Worker:
     async def keep_running(self) -> None:
         """Start the process if it does not run."""
         async with self.starting:
-            if self.process is None:
-                await self._start()
-            elif self.process.poll() is not None:
+            if self.process and self.process.poll() is None:
+                return
+            if self.process:
                 self.say(f"The worker ended with code {self.process.returncode}; restarting.")
+            try:
                 await self._start()
+            except OSError as error:  # no file descriptor is left, for example
+                self.say(f"The worker cannot start yet: {error}")
 
     async def choose_port(self, avoid: Collection[int]) -> int:
         """Return the worker's port; restart the worker first if its port is in `avoid`."""
