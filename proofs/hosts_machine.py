@@ -47,6 +47,7 @@ def lose_host(overrides: list[str], lost: str) -> None:
 
     from glasshouse.config.loading import load_config
     from glasshouse.distributed.hosts.host_pool import HostPool
+    from glasshouse.errors import HostError
 
     monarch.actor.unhandled_fault_hook = lambda failure: None
 
@@ -73,11 +74,12 @@ def lose_host(overrides: list[str], lost: str) -> None:
             except Exception as error:
                 send(time=time.time(), error=type(error).__name__, completed=completed)
                 break
-        hosts.drop(lost)
+        del hosts.meshes[lost]
         while receive()["reconnect"]:
             started = time.perf_counter()
-            mesh = hosts.reconnect(lost)
-            if mesh is None:
+            try:
+                mesh = hosts.meshes[lost] = hosts.attach(lost)
+            except HostError:
                 send(reconnected=False)
                 continue
             spawn(mesh)

@@ -182,7 +182,7 @@ def make_pool(monkeypatch: pytest.MonkeyPatch, reconnect_timeout: float) -> tupl
             raise HostError("no answer")
         return f"{name}{next(attached)}"
 
-    monkeypatch.setattr(pool, "_attach", attach, raising=False)
+    monkeypatch.setattr(pool, "attach", attach, raising=False)
     pool.names, pool.meshes, pool.assigned = ("a", "b"), {"a": "a0", "b": "b0"}, {}  # type: ignore[dict-item]
     pool.config = HostsConfig(reconnect_timeout=reconnect_timeout)
     pool.lock, pool.stopping, pool.all_lost_since = threading.Lock(), threading.Event(), None
@@ -219,7 +219,7 @@ def test_a_run_that_lost_all_hosts_ends_after_the_reconnect_timeout(
 ) -> None:
     pool, unreachable = make_pool(monkeypatch, 0)
     pool.assign(0, lambda kind, **details: None)
-    pool.drop("b")
+    del pool.meshes["b"]
     unreachable |= {"a", "b"}
     with pytest.raises(RunError, match=r"hosts\.reconnect_timeout"):
         pool.assign(0, lambda kind, **details: None)

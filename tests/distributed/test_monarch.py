@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -184,6 +186,12 @@ def test_generation_overlaps_with_two_updates_and_keeps_the_old_weights(
     backend.restore(state)  # back to version 2
     assert backend.update(samples) == local.update(samples)
     assert_equal_weights(backend, local)
+
+
+def test_the_log_of_monarch_is_private(backend: MonarchBackend) -> None:
+    log = Path("/tmp", pwd.getpwuid(os.getuid()).pw_name, "monarch_log.log")
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert log.stat().st_size  # the backend's processes wrote to it: the path is Monarch's
 
 
 def intercept_next_chunk(

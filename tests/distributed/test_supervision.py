@@ -6,8 +6,9 @@ import io
 import math
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,86 +142,59 @@ def test_a_chunk_with_wrong_weights_is_generated_again_by_a_new_process() -> Non
 # --- the learner ---------------------------------------------------------------------------------
 
 
-class Endpoint:
-    """An endpoint that answers for all ranks, or never."""
-
-    def __init__(self, values: list[Any] | None) -> None:
-        self.values, self.calls = values, 0
-
-    def call(self, *arguments: Any) -> Any:
-        self.calls += 1
-        return self
-
-    def get(self, timeout: float) -> dict[int, Any]:
-        if self.values is None:
-            raise TimeoutError
-        return dict(enumerate(self.values))
-
-
 class HungProcesses(ActorProcesses):
-    """Ranks that start and open, but never finish an update."""
+    """Ranks of which one is stopped; some endpoints never answer."""
 
-    def __init__(self, pids: list[int], config: Config) -> None:
-        self.actor = SimpleNamespace(
-            pid=Endpoint(list(pids)), open=Endpoint([]), update=Endpoint(None), state=Endpoint(None)
-        )
-        self.mesh = SimpleNamespace(stop=lambda: Endpoint([]))
+    def __init__(self, config: Config, hangs: str) -> None:
+        self.processes = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+        self.processes[0].send_signal(signal.SIGSTOP)
         self.host, self.config, self.stopped = Host(None), config, lambda: False
-        self.log, self.pids, self.pidfds, self.reported_dead = (
-            io.BytesIO(b"its output"),
-            [],
-            [],
-            False,
-        )
+        self.mesh = SimpleNamespace(stop=lambda: SimpleNamespace(get=lambda timeout: None))
+        self.log, self.pids, self.pidfds = io.BytesIO(b"its output"), [], []
+        self.reported_dead, self.calls = False, Counter[str]()
+        values = {"pid": [process.pid for process in self.processes], "open": []}
+
+        def call(name: str, *arguments: Any) -> Any:
+            def get(timeout: float) -> dict[int, Any]:
+                if name in (hangs, "update"):
+                    raise TimeoutError
+                return dict(enumerate(values[name]))
+
+            self.calls[name] += 1
+            return SimpleNamespace(get=get)
+
+        names = ("pid", "open", "update", "state")
+        endpoints = {name: SimpleNamespace(call=partial(call, name)) for name in names}
+        self.actor: Any = SimpleNamespace(**endpoints)
 
 
-def hung_learner(
-    monkeypatch: pytest.MonkeyPatch, config: Config, pids: list[int], hangs: str = "update"
-) -> tuple[LearnerProcesses, HungProcesses]:
-    processes = HungProcesses(pids, config)
-    setattr(processes.actor, hangs, Endpoint(None))
+@pytest.mark.parametrize(
+    ("hangs", "key"),
+    [("pid", "spawn_timeout"), ("open", "spawn_timeout"), ("update", "update_timeout")],
+)
+def test_a_hung_learner_is_killed_and_the_error_names_the_key(
+    hangs: str, key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = small_config(tmp_path, "backend=monarch", f"monarch.{key}=0.2")
+    processes = HungProcesses(config, hangs)
     monkeypatch.setattr(supervision, "ActorProcesses", lambda *_, **__: processes)
     backend: Any = SimpleNamespace(
         config=config, weights=SimpleNamespace(path=""), computed_by="torch"
     )
-    return LearnerProcesses(Host(None), backend), processes
-
-
-@pytest.fixture
-def ranks() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Two processes, of which one is stopped."""
-    processes = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
-    processes[0].send_signal(signal.SIGSTOP)
-    yield processes
-    for process in processes:
+    learners = LearnerProcesses(Host(None), backend)
+    with pytest.raises(
+        RunError, match=rf"0\.2 s \(monarch\.{key}\).*increase that key.*its output"
+    ):
+        learners.call("update")
+    with pytest.raises(RunError, match=key):
+        learners.call("state")  # fails at once instead of waiting again
+    assert processes.calls["state"] == 0
+    learners.kill()  # as the backend does when it is closed
+    if hangs != "pid":  # else nobody knows their ids
+        assert wait_for_exit([process.pid for process in processes.processes])
+    for process in processes.processes:
         process.kill()
         process.wait()
-
-
-def test_a_hung_learner_is_killed_and_the_error_names_the_key(
-    ranks: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    pids = [process.pid for process in ranks]
-    config = small_config(tmp_path, "backend=monarch", "monarch.update_timeout=0.2")
-    learners, processes = hung_learner(monkeypatch, config, pids)
-    with pytest.raises(RunError, match=r"0\.2 s \(monarch\.update_timeout\).*its output"):
-        learners.call("update")
-    assert wait_for_exit(pids)
-    with pytest.raises(RunError, match=r"monarch\.update_timeout"):
-        learners.call("state")  # fails at once instead of waiting again
-    assert processes.actor.state.calls == 0
-    learners.kill()  # as the backend does when it is closed
-
-
-@pytest.mark.parametrize("hangs", ["pid", "open"])
-def test_a_learner_that_does_not_start_in_time_names_the_key(
-    hangs: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    config = small_config(tmp_path, "backend=monarch", "monarch.spawn_timeout=0.2")
-    learners, _ = hung_learner(monkeypatch, config, [], hangs)
-    with pytest.raises(RunError, match=r"0\.2 s \(monarch\.spawn_timeout\).*increase that key"):
-        learners.call("update")
-    learners.kill()
 
 
 def test_a_failed_run_names_its_last_checkpoint(

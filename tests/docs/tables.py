@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from glasshouse.measurement.intervals import mean_interval, sign_flip_test
-from glasshouse.study.table import read_table_lines
+from glasshouse.study.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = {
@@ -37,10 +37,8 @@ REFIT_COT, REFIT_PROMPT = (f"organism.ngrams_refit.{scope}.auroc" for scope in (
 def _load(study: str) -> dict[tuple[str, str, int], dict[int, tuple[str, float | None]]]:
     folder = EXPERIMENTS.get(study, f"studies/{study}")
     cells: dict[tuple[str, str, int], dict[int, tuple[str, float | None]]] = {}
-    for line in read_table_lines(ROOT / folder / "table.jsonl.zst"):
-        row = json.loads(line)
-        cell = cells.setdefault((row["arm"], row["measure"], row["step"]), {})
-        cell[row["seed"]] = row["base"], row["value"]
+    for row in Table.load(ROOT / folder / "table.jsonl.zst"):
+        cells.setdefault((row.arm, row.measure, row.step), {})[row.seed] = row.base, row.value
     return cells
 
 

@@ -79,8 +79,8 @@ def _freeze(args: argparse.Namespace) -> None:
         **JOBS,
         "--out FOLDER": "default: runs/studies/<name of the study>",
         "--arms A,B": {"default": None, "help": "only these arms"},
-        "--check FILE": "compare the table byte by byte with this file; exit code 1 if it differs. With --arms or "
-        "--seeds, only the rows of these runs are compared",
+        "--check FILE": "compare the rows of this study's arms and seeds byte by byte with this table; exit code 1 "
+        "if they differ",
         "--keep": "keep checkpoints and rollouts of finished runs",
         "--table FILE": "train nothing: analyse this table (.jsonl or .jsonl.zst)",
         "--publish FOLDER": "write the compressed table, the analysis and the figures to this folder",
@@ -101,15 +101,14 @@ def _study(args: argparse.Namespace) -> int:
     from glasshouse.study.report import publish_study
     from glasshouse.study.runner import default_folder, run_study
     from glasshouse.study.spec import load_study
-    from glasshouse.study.table import compare_tables, read_table_lines
+    from glasshouse.study.table import Table, compare_tables
 
     file = Path(args.study)
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
     study = load_study(file, args.overrides, arms=arms, seeds=args.seeds)
     out = Path(args.out) if args.out else default_folder(file)
     # read it first: it may be the file that this study overwrites
-    committed = read_table_lines(Path(args.check)) if args.check else None
-    is_part = arms is not None or args.seeds is not None
+    committed = Table.load(Path(args.check)) if args.check else None
     if study.frozen is not None and not args.table:
         check_seeds_are_fresh(study, file)
     if args.dry_run:
@@ -132,7 +131,7 @@ def _study(args: argparse.Namespace) -> int:
         publish_study(result.analysis, result.table, out, Path(args.publish), command)
     if committed is None:
         return 0
-    same, sentence = compare_tables(result.table, committed, args.check, only_these_runs=is_part)
+    same, sentence = compare_tables(result.table, committed, args.check)
     print_safe(sentence)
     return 0 if same else 1
 

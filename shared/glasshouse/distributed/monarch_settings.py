@@ -7,8 +7,11 @@ nothing of Monarch. A variable that the user has set keeps its value.
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 ONE_HOST = {
     "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s",  # how often it looks for dead processes
@@ -44,6 +47,8 @@ def configure_monarch(settings: Mapping[str, str], extra: Mapping[str, str] | No
 
     Example: `configure_monarch(SEVERAL_HOSTS, tls_environment(folder))`
     """
+    with suppress(OSError, KeyError):  # a folder of another user: not ours to change
+        make_log_private()
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     os.environ.update(extra or {})
@@ -51,3 +56,13 @@ def configure_monarch(settings: Mapping[str, str], extra: Mapping[str, str] | No
         from monarch._rust_bindings.monarch_hyperactor.config import reload_config_from_env
 
         reload_config_from_env()
+
+
+def make_log_private() -> Path:
+    """Monarch appends to /tmp/<user>/monarch_log.log and would create it readable by all; it has no setting for it."""
+    file = Path("/tmp", pwd.getpwuid(os.getuid()).pw_name, "monarch_log.log")
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    os.fchmod(descriptor, 0o600)
+    os.close(descriptor)
+    return file

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
@@ -68,10 +68,13 @@ class Table:
 
     @classmethod
     def load(cls, file: Path) -> Table:
-        """Read a table that `save` wrote."""
+        """Read a table that `save` wrote, decompressed if its name ends in .zst."""
         try:
-            return cls(StudyRow(**json.loads(line)) for line in read_table_lines(file))
-        except (ValueError, TypeError) as error:
+            data = file.read_bytes()
+            if file.suffix == COMPRESSED_SUFFIX:
+                data = zstandard.ZstdDecompressor().decompress(data)
+            return cls(StudyRow(**json.loads(line)) for line in data.decode().split("\n") if line)
+        except (OSError, ValueError, TypeError, zstandard.ZstdError) as error:
             raise RunDataError(f"{file} is not a study's table: {error}.") from None
 
     def save(self, file: Path) -> None:
@@ -129,47 +132,22 @@ class Table:
             raise ConfigError(f'No run measured "{measure}".{did_you_mean(measure, names)}')
 
 
-def read_table_lines(file: Path) -> list[str]:
-    """The lines of a table, decompressed if its name ends in .zst."""
-    try:
-        data = file.read_bytes()
-        if file.suffix == COMPRESSED_SUFFIX:
-            data = zstandard.ZstdDecompressor().decompress(data)
-        return [line for line in data.decode().split("\n") if line]
-    except (OSError, ValueError, zstandard.ZstdError) as error:
-        raise RunDataError(f"The table {file} cannot be read: {error}.") from None
+def compare_tables(table: Table, committed: Table, file: str) -> tuple[bool, str]:
+    """Whether the table has the rows that a committed one has of the same arms and seeds, and a message.
 
-
-def compare_tables(
-    table: Table, lines: Sequence[str], file: str, *, only_these_runs: bool = False
-) -> tuple[bool, str]:
-    """Whether the table equals the committed lines, and a message. `only_these_runs` ignores the
-    lines of runs that the table does not have.
-
-    Example: `compare_tables(table, read_table_lines(Path("committed.jsonl")), "committed.jsonl")`
+    Example: `compare_tables(table, Table.load(Path("committed.jsonl")), "committed.jsonl")`
     """
-    total = len(lines)
-    if only_these_runs:
-        runs = {(row.arm, row.seed) for row in table}
-        try:
-            lines = [line for line in lines if _run_of(line) in runs]
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunDataError(f"{file} is not a study's table: {error}.") from None
-    new_lines = [row.to_json() for row in table]
-    if list(lines) == new_lines:
-        of_total = f" of {total:,}" if len(lines) < total else ""
-        return True, f"identical: {len(new_lines):,}{of_total} rows equal {file} byte for byte"
-    pairs = zip_longest(lines, new_lines, fillvalue="(no row)")
-    differing = [(committed, new) for committed, new in pairs if committed != new]
-    message = f"different from {file}: {len(differing):,} of {len(new_lines):,} rows; the first:"
-    for committed, new in differing[:MAX_DIFFERENCES]:
-        message += f"\n  {file}: {committed}\n  this study: {new}"
+    arms, seeds = {row.arm for row in table}, {row.seed for row in table}
+    old, new = ([row.to_json() for row in rows] for rows in (committed.subset(arms, seeds), table))
+    if old == new:
+        of_total = f" of {len(committed):,}" if len(old) < len(committed) else ""
+        return True, f"identical: {len(new):,}{of_total} rows equal {file} byte for byte"
+    pairs = zip_longest(old, new, fillvalue="(no row)")
+    differing = [(one, other) for one, other in pairs if one != other]
+    message = f"different from {file}: {len(differing):,} of {len(new):,} rows; the first:"
+    for one, other in differing[:MAX_DIFFERENCES]:
+        message += f"\n  {file}: {one}\n  this study: {other}"
     return False, message
-
-
-def _run_of(line: str) -> tuple[str, int]:
-    row = json.loads(line)
-    return row["arm"], row["seed"]
 
 
 def collect_rows(

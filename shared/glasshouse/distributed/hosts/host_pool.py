@@ -6,6 +6,7 @@ the other hosts do the work.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -64,7 +65,7 @@ class HostPool:
         self.all_lost_since: float | None = None
         try:
             for name in self.names:
-                self.meshes[name] = self._attach(name)
+                self.meshes[name] = self.attach(name)
         except BaseException:
             self.close()
             raise
@@ -76,47 +77,33 @@ class HostPool:
             # A generator that asks a second time has died, or its host has: the old connection may block, so the host
             # is attached again. The other generators of the host then find it attached.
             if number in self.assigned and self.meshes.get(name) is self.assigned[number]:
-                self.drop(name)
+                del self.meshes[
+                    name
+                ]  # nothing more is sent to it; the worker returns at another port
                 text = f"Host {name}, or generator {number} on it, is lost; the others continue."
                 event("host", host=name, status="lost", generator=number, text=text)
         while not self.stopping.is_set():
             with self.lock:
-                was_lost = name not in self.meshes
-                mesh = self.reconnect(name)
-                if mesh is not None:
-                    if was_lost:
+                with contextlib.suppress(HostError):  # it cannot be reached yet
+                    if name not in self.meshes:
+                        self.meshes[name] = self.attach(name)
                         text = f"Host {name} is connected again."
                         event("host", host=name, status="reconnected", text=text)
-                    self.all_lost_since, self.assigned[number] = None, mesh
-                    return mesh, name
+                    self.all_lost_since, self.assigned[number] = None, self.meshes[name]
+                    return self.meshes[name], name
                 self._check_reconnect_timeout(name)
             self.stopping.wait(RECONNECT_INTERVAL)
         raise HostError("The run ended.")
 
     def _check_reconnect_timeout(self, name: str) -> None:
-        if self.meshes:
-            self.all_lost_since = None
-            return
-        self.all_lost_since = self.all_lost_since or time.monotonic()
-        if time.monotonic() - self.all_lost_since > self.config.reconnect_timeout:
+        now = time.monotonic()
+        self.all_lost_since = None if self.meshes else self.all_lost_since or now
+        if self.all_lost_since and now - self.all_lost_since >= self.config.reconnect_timeout:
             raise RunError(
                 f"All hosts are lost ({name} was the last), and none came back within "
                 f"{self.config.reconnect_timeout:g} s (hosts.reconnect_timeout). Run the same command "
                 "again to resume from the last checkpoint."
             )
-
-    def drop(self, name: str) -> None:
-        """Remove a lost host; nothing more is sent to it. The worker returns at another port."""
-        self.meshes.pop(name, None)
-
-    def reconnect(self, name: str) -> HostMesh | None:
-        """Return the host, attached again if it was lost; None if it cannot be reached yet."""
-        if name not in self.meshes:
-            try:
-                self.meshes[name] = self._attach(name)
-            except HostError:
-                return None
-        return self.meshes[name]
 
     def close(self) -> None:
         """End the run's processes on every host; the workers keep running."""
@@ -127,7 +114,7 @@ class HostPool:
             except Exception as error:
                 print(f"The processes on host {name} were not ended: {error}", file=sys.stderr)
 
-    def _attach(self, name: str) -> HostMesh:
+    def attach(self, name: str) -> HostMesh:
         """Attach a worker. The first attachment waits for it; later ones try once."""
         from monarch.actor import attach_to_workers
 
