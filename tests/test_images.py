@@ -126,6 +126,8 @@ def test_the_first_working_engine_builds_and_ENGINE_selects_one(
         return capsys.readouterr().err
 
     assert "docker or podman or buildah" in builds()
+    assert repository.run("push", "example.rl") == 2
+    assert "REGISTRY_USER" in capsys.readouterr().err  # named before the missing engine
     repository.install("docker", fails="version")
     assert "docker version" in builds()
     repository.install("buildah")

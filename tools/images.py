@@ -124,7 +124,8 @@ def main(argv: Sequence[str], root: Path = ROOT, environ: Mapping[str, str] = os
         elif action == "build":
             build_image(image, select_engine(settings), root, extra)
         else:
-            push_image(image, select_engine(settings), settings)
+            target = remote_name(image, settings)  # a missing user is named before a missing engine
+            push_image(image, select_engine(settings), target, settings)
     except ImageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -152,12 +153,11 @@ def build_image(image: Image, engine: str, root: Path, extra: Sequence[str]) -> 
     print(f"push    make push EXP={image.experiment}{make_variables(image)}")
 
 
-def push_image(image: Image, engine: str, settings: Mapping[str, str]) -> None:
+def push_image(image: Image, engine: str, target: str, settings: Mapping[str, str]) -> None:
     """Push under a tag with the revision, so that no other image is overwritten.
 
     The layers of the base image are part of the experiment's image, so the base is not pushed.
     """
-    target = remote_name(image, settings)
     make_arguments = f"EXP={image.experiment}{make_variables(image)}"
     if image.revision.dirty and not is_on(settings, "DIRTY"):
         raise ImageError(
