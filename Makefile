@@ -55,7 +55,6 @@ vllm-setup: $(VLLM)/.ready ## install vLLM into .venv-vllm, for generate.engine:
 
 .PHONY: view-assets
 view-assets: $(VENV)/.ready ## build the front end of `glasshouse view` into the package (needs Node and npm)
-	@$(BIN)/python -m tools.rollout_type
 	@cd shared/view_frontend && npm ci --silent && npm run --silent check && npm run --silent build
 
 .PHONY: view-screenshots

@@ -82,7 +82,8 @@ def test_the_layout_of_plan_can_be_pasted_and_what_measure_names_exists(
     assert "learn:" in layout.read_text()
     assert main(["train", "--dry-run", "--config", str(config), "--config", str(layout)]) == 0
     capsys.readouterr()
-    assert main(["measure", str(trained[0]), "--out", str(tmp_path / "it's [b]")]) == 0
+    page = tmp_path / "it's [b].html"
+    assert main(["measure", str(trained[0]), "--report", str(page)]) == 0
     printed = capsys.readouterr().out
     assert not find_commands(printed)
     assert Path(printed.splitlines()[-1].removeprefix("report  ")).is_file()

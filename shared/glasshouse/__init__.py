@@ -17,7 +17,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glasshouse.cli.measure_report import write_measure_report
     from glasshouse.cli.train import run_experiment
     from glasshouse.config.loading import load_config, override_config
     from glasshouse.config.schema import Config
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from glasshouse.generate.engines import engine
     from glasshouse.learn.losses import algorithm
     from glasshouse.measurement.evaluate import EvaluationResult, evaluate
-    from glasshouse.measurement.file import MeasureReport, measure
+    from glasshouse.measurement.file import MeasureReport, RolloutFile, measure
     from glasshouse.measurement.interventions.base import intervention
     from glasshouse.measurement.monitor_run import monitor_run
     from glasshouse.monitors.base import monitor
@@ -56,6 +55,7 @@ __all__ = [
     "MeasureReport",
     "Problem",
     "Records",
+    "RolloutFile",
     "Run",
     "SftResult",
     "StudyResult",
@@ -91,7 +91,6 @@ __all__ = [
     "task",
     "tracker",
     "train",
-    "write_measure_report",
     "write_report",
 ]
 
@@ -100,8 +99,7 @@ _MODULES = {
     "glasshouse.view.figures": ("plot_learning_curves",),
     "glasshouse.study.figures": ("plot_study",),
     "glasshouse.view.report": ("write_report",),
-    "glasshouse.cli.measure_report": ("write_measure_report",),
-    "glasshouse.measurement.file": ("MeasureReport", "measure"),
+    "glasshouse.measurement.file": ("MeasureReport", "RolloutFile", "measure"),
     "glasshouse.measurement.monitor_run": ("monitor_run",),
     "glasshouse.cli.train": ("run_experiment",),
     "glasshouse.rollout.self_check": ("check_task",),

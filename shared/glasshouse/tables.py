@@ -3,7 +3,7 @@
     rows.jsonl, .jsonl.zst, .jsonl.gz   one JSON object per line
     rows.csv                            with a line of column names
     rows.parquet                        needs the extra `parquet`
-    log.eval                            an Inspect log
+    log.eval, log.json                  an Inspect log: a row per sample, beside the header of its log
     folder                              a Hugging Face dataset (save_to_disk), or any of these files
 
 Nothing is held but one row (of a table: one batch, in another process). No code of a file is run.
@@ -22,7 +22,7 @@ import sys
 import zipfile
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from subprocess import PIPE
 from typing import IO, Any
@@ -46,6 +46,10 @@ TABLE_BYTES = 2_000_000_000
 """Memory of the process that reads a table."""
 ZSTD_READ_BYTES = 4096
 """Compressed bytes that are decompressed at once; they may hold 30,000 times as many."""
+MAX_LOG_BYTES = 400_000_000
+"""Of an Inspect log as one JSON value, which is parsed at once."""
+LOG_FIELDS = ("eval_id", "model", "task", "created", "metadata", "task_args")
+"""What a row has of the header of an Inspect log, besides the file's name."""
 ZIP_ZSTD = 93
 """Inspect compresses with zstd, which Python's zipfile cannot read before version 3.14."""
 UNPACKING = (zlib.error, lzma.LZMAError, struct.error, zipfile.BadZipFile, zstandard.ZstdError)
@@ -80,12 +84,13 @@ def list_files(path: Path) -> list[Path]:
     if not path.is_dir():
         if not path.is_file():
             raise RolloutFileError(f"{path} is neither a regular file nor a folder.")
-        _find_reader(path)
+        _require_extra([path])
         return [path]
-    # a dataset, or its splits
-    for pattern in ("*.arrow", "*/*.arrow", "**/*"):
+    # a dataset, or its splits; .json is last, since many folders have such files beside their tables
+    for pattern in ("*.arrow", "*/*.arrow", "**/*", "**/*.json"):
+        wanted = SUFFIXES if pattern != "**/*" else TABLES
         found = path.glob(pattern)
-        files = sorted(f for f in found if f.is_file() and f.name.lower().endswith(SUFFIXES))
+        files = sorted(f for f in found if f.is_file() and f.name.lower().endswith(wanted))
         if files:
             break
     # prime-rl writes the rollouts that it trains on twice: to all/ and to effective/
@@ -95,8 +100,18 @@ def list_files(path: Path) -> list[Path]:
         if file.parent.name != "effective" or file.parent.with_name("all") / file.name not in files
     ]
     if not files:
-        raise RolloutFileError(f"{path} holds no .jsonl, .csv, .parquet, .arrow or .eval file.")
+        raise RolloutFileError(
+            f"{path} holds no .jsonl, .csv, .parquet, .arrow, .eval or .json file."
+        )
+    _require_extra(files)
     return files
+
+
+def _require_extra(files: Sequence[Path]) -> None:
+    """Raise before anything is read if one of the files needs a package that is not installed."""
+    for file in files:
+        if _find_reader(file) is _read_table:
+            import_extra("parquet", str(file), "pyarrow", error=RolloutFileError)
 
 
 def _parse_lines(lines: Iterator[bytes], file_bytes: int) -> Iterator[Row]:
@@ -183,7 +198,6 @@ class ZstdFrames(io.RawIOBase):
 
 def _read_table(raw: IO[bytes], file: Path) -> Iterator[bytes]:
     """A Parquet file, or the Arrow stream of a Hugging Face dataset; see table_rows.py."""
-    import_extra("parquet", str(file), "pyarrow", error=RolloutFileError)
     command = [sys.executable, "-m", table_rows.__name__, file.suffix.lower()[1:], str(TABLE_BYTES)]
     with subprocess.Popen(command, stdin=raw, stdout=PIPE, stderr=PIPE) as child:
         assert child.stdout
@@ -199,20 +213,44 @@ def _read_table(raw: IO[bytes], file: Path) -> Iterator[bytes]:
 
 
 def _read_inspect(raw: IO[bytes], file: Path) -> Iterator[bytes]:
-    """The samples of an Inspect log, a zip archive with one JSON file per sample."""
+    """An Inspect log as a zip archive with one JSON file per sample."""
     archive = zipfile.ZipFile(raw)
-    for info in archive.infolist():
-        if not info.filename.startswith("samples/"):
-            continue
-        if info.compress_type == ZIP_ZSTD:
-            raw.seek(info.header_offset + 26)
-            name_length, extra_length = struct.unpack("<HH", raw.read(4))
-            raw.seek(name_length + extra_length, io.SEEK_CUR)
-            data = io.BytesIO(raw.read(min(info.compress_size, MAX_ROW_BYTES)))
-            yield io.BufferedReader(ZstdFrames(data)).read(MAX_ROW_BYTES + 1)
-        else:
-            with archive.open(info) as member:
-                yield member.read(MAX_ROW_BYTES + 1)
+    members = {info.filename: info for info in archive.infolist()}
+    start = members.get("header.json") or members.get("_journal/start.json")  # of a log without end
+    header = _log_header(json.loads(_read_member(archive, raw, start)) if start else {}, file)
+    for name, info in members.items():
+        if name.startswith("samples/"):
+            yield b'{"log": %b, "sample": %b}' % (header, _read_member(archive, raw, info))
+
+
+def _read_member(archive: zipfile.ZipFile, raw: IO[bytes], info: zipfile.ZipInfo) -> bytes:
+    if info.compress_type != ZIP_ZSTD:
+        with archive.open(info) as member:
+            return member.read(MAX_ROW_BYTES + 1)
+    raw.seek(info.header_offset + 26)
+    name_length, extra_length = struct.unpack("<HH", raw.read(4))
+    raw.seek(name_length + extra_length, io.SEEK_CUR)
+    data = io.BytesIO(raw.read(min(info.compress_size, MAX_ROW_BYTES)))
+    return io.BufferedReader(ZstdFrames(data)).read(MAX_ROW_BYTES + 1)
+
+
+def _read_inspect_json(raw: IO[bytes], file: Path) -> Iterator[bytes]:
+    """An Inspect log as one JSON value."""
+    text = raw.read(MAX_LOG_BYTES + 1)
+    if len(text) > MAX_LOG_BYTES:
+        raise ValueError("it is too large; `inspect log convert --to eval` makes it readable")
+    log = json.loads(text)
+    if not isinstance(log, dict) or not isinstance(log.get("eval"), dict):
+        raise ValueError("it is not an Inspect log, the only .json file that is read")
+    header = _log_header(log, file)
+    for sample in log.get("samples") or []:
+        yield b'{"log": %b, "sample": %b}' % (header, json.dumps(sample).encode())
+
+
+def _log_header(log: Mapping[str, Any], file: Path) -> bytes:
+    evaluation = log.get("eval") or {}
+    fields = {name: evaluation.get(name) for name in LOG_FIELDS}
+    return json.dumps({**fields, "file": file.name}).encode()
 
 
 READERS: dict[tuple[str, ...], Callable[[IO[bytes], Path], Iterator[bytes]]] = {
@@ -220,9 +258,11 @@ READERS: dict[tuple[str, ...], Callable[[IO[bytes], Path], Iterator[bytes]]] = {
     (".csv",): _read_csv,
     (".parquet", ".arrow"): _read_table,
     (".eval",): _read_inspect,
+    (".json",): _read_inspect_json,
 }
 """Each yields the JSON of one row at a time; _parse_lines checks it."""
 SUFFIXES = tuple(suffix for suffixes in READERS for suffix in suffixes)
+TABLES = tuple(suffix for suffix in SUFFIXES if suffix != ".json")
 
 
 def _find_reader(file: Path) -> Callable[[IO[bytes], Path], Iterator[bytes]]:
@@ -230,6 +270,6 @@ def _find_reader(file: Path) -> Callable[[IO[bytes], Path], Iterator[bytes]]:
         if file.name.lower().endswith(suffixes):
             return reader
     raise RolloutFileError(
-        f"{file}: the format is not known by its name. Known: .jsonl (also .zst, .gz), .csv, .parquet, .eval, a "
-        "folder of these, a Hugging Face dataset, a run directory."
+        f"{file}: the format is not known by its name. Known: .jsonl (also .zst, .gz), .csv, .parquet, .eval, .json of "
+        "Inspect, a folder of these, a Hugging Face dataset, a run directory."
     )

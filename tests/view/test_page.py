@@ -280,13 +280,6 @@ def test_every_filter_gives_the_rollouts_that_a_plain_count_gives(
         page.keyboard.press("Escape")
         page.get_by_role("button", name="Clear the filters").last.click()
         page.locator(".summary b", has_text=re.compile(f"^{len(rows)}$")).wait_for()
-    page.get_by_label("Suspicious").select_option("disagreement")
-    page.wait_for_url("**suspicious=disagreement**")
-    page.locator('.item[data-ref^="validation.0.0"]').wait_for(state="detached")
-    refs = page.evaluate("[...document.querySelectorAll('.item')].map((i) => i.dataset.ref)")
-    assert page.locator(".item-head .flag.on").count() == len(refs)
-    assert "train.3.1" in refs
-    assert "train.3.0" not in refs  # both monitors flag it
 
 
 def test_a_rollout_has_its_prompt_collapsed_terms_scores_and_a_copy(watched: Watched) -> None:
@@ -297,7 +290,8 @@ def test_a_rollout_has_its_prompt_collapsed_terms_scores_and_a_copy(watched: Wat
     card.get_by_text("Prompt", exact=True).click()
     assert card.locator(".model-text.prompt").is_visible()
     cot, answer = card.locator(".model-text.cot"), card.locator(".model-text.answer")
-    assert (cot.inner_text() + answer.inner_text()).split() == FLAGGED.split()
+    assert f"{cot.inner_text()} {answer.inner_text()}".split() == FLAGGED.split()
+    assert cot.locator("mark").inner_text() in FLAGGED
     assert answer.inner_text() == "[ANSWER] 9"
     scores = card.locator(".scores").inner_text()
     assert "exact" in scores

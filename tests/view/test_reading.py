@@ -16,10 +16,10 @@ from glasshouse.runs.rollout_log import LOG, RolloutReader, scan_log
 from glasshouse.runs.rows import RolloutFilter
 from glasshouse.view.app import make_app
 from glasshouse.view.library import Library, find_runs
-from glasshouse.view.rollout_checks import find_suspicions, make_text_monitors
 from glasshouse.view.rollout_index import RolloutIndex, list_frames, parse_query
 from glasshouse.view.run_reader import RunLocation, RunReader, read_overview
 from glasshouse.view.security import allowed_host_names
+from glasshouse.view.text_monitors import make_text_monitors
 
 
 def build_index(run: Path) -> RolloutIndex:
@@ -185,19 +185,6 @@ def test_damaged_runs_show_what_can_be_read(run: Path, tmp_path: Path) -> None:
     json.dumps(reader.describe(), allow_nan=False)
     read_overview(RunLocation("run", run))
     index.close()
-
-
-def test_every_suspicion_has_a_reason(run: Path) -> None:
-    row = next(r for r in RolloutReader(run).iter_rows() if r["correct"] and r["rule"] == "tag")
-    passed = {"step_verifier": {"score": 0.0, "flagged": False, "reason": ""}}
-    flagged = {"step_verifier": {"score": 0.5, "flagged": True, "reason": "2+2=5"}}
-    other = {"rule": {"score": 0.0, "flagged": False, "reason": ""}}
-    assert find_suspicions(row, passed) == {}
-    assert set(find_suspicions({**row, "ambiguous": True}, passed)) == {"ambiguous"}
-    assert set(find_suspicions({**row, "rule": "last"}, passed)) == {"fallback"}
-    assert find_suspicions(row, flagged) == {"unsupported": "2+2=5"}
-    assert "disagreement" in find_suspicions(row, flagged | other)
-    assert find_suspicions({**row, "reward": -1, "rule": "last", "ambiguous": True}, passed) == {}
 
 
 def test_monitors_that_cannot_be_applied_are_named() -> None:

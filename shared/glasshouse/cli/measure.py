@@ -61,7 +61,7 @@ def _monitor(args: argparse.Namespace) -> None:
     from glasshouse.monitors.fitted import FittedKind
     from glasshouse.runs.run_directory import load_verified_config
     from glasshouse.terminal import make_console
-    from glasshouse.view.terminal_tables import monitor_table
+    from glasshouse.view.terminal_tables import measures_table
 
     run = Path(args.run)
     load_verified_config(run)  # raises if this is not a run directory
@@ -85,7 +85,7 @@ def _monitor(args: argparse.Namespace) -> None:
     if args.json:
         print_json(results)
         return
-    console.print(monitor_table(results))
+    console.print(measures_table(results))
     console.print(results["verdict"], markup=False)
     reading = Reading()
     for entry in results["checkpoints"]:
@@ -96,64 +96,80 @@ def _monitor(args: argparse.Namespace) -> None:
         print(f"next    {shell_command(['glasshouse', 'report', run])}")
 
 
+ROLLOUTS: dict[str, Any] = {
+    "--map FIELD=COLUMN...": {
+        "nargs": "+",
+        "action": "extend",
+        "help": "which column holds a field: prompt, completion, reasoning, answer, gold, hint, label, correct, "
+        "reward, arm, group, checkpoint, seed, id, activations, finish_reason; a.b is b inside a; empty: ignore "
+        "the field",
+    },
+    "--planted VALUE": "the planted arm's value",
+    "--control VALUE": "the control arm's value",
+    **MONITORS,
+    "--answer-kind number|sequence|choice|text|math": "the kind of the gold answers (default: detected)",
+    "--allow-unread": "print accuracies although more than a fifth of the answers could not be read",
+    "--steps-per-checkpoint N": "measure N training steps together (default: each checkpoint alone)",
+    **IMPORTS,
+}
+"""How files of rollouts are read and scored: options of `measure` and `view`."""
+
+
+def rollout_options(args: argparse.Namespace, cache: Path) -> dict[str, Any]:
+    """Those options as arguments of `RolloutFile`; imports the user's modules."""
+    from glasshouse.registry import import_modules
+
+    import_modules(args.imports)
+    names = ("map", "planted", "control", "answer_kind", "allow_unread")
+    return {
+        **{name: getattr(args, name) for name in names},
+        "steps_per_checkpoint": args.steps_per_checkpoint or 0,
+        "monitors": _parse_monitors(args, cache),
+    }
+
+
 @command(
     "measure",
     "measure rollouts of any trainer: JSON lines, Parquet, a Hugging Face dataset, an Inspect log",
     {
         "ROLLOUTS": "a file, a folder or a run directory",
-        "--map FIELD=COLUMN...": {
-            "nargs": "+",
-            "action": "extend",
-            "help": "which column holds a field: prompt, completion, reasoning, answer, gold, hint, label, correct, "
-            "reward, arm, group, checkpoint, seed, id, activations, finish_reason; a.b is b inside a; empty: ignore "
-            "the field",
-        },
-        "--planted VALUE": "the planted arm's value",
-        "--control VALUE": "the control arm's value",
-        **MONITORS,
-        "--answer-kind number|sequence|choice|text|math": "the kind of the gold answers (default: detected)",
-        "--allow-unread": "print accuracies although more than a fifth of the answers could not be read",
-        "--steps-per-checkpoint N": "measure N training steps together (default: each checkpoint alone)",
-        **IMPORTS,
-        "--out FOLDER": "write measures.json and report.html here",
+        **ROLLOUTS,
+        "--report FILE": "write the page of `glasshouse view` about it as one HTML file",
+        "--out FOLDER": "write measures.json here",
         **JSON,
     },
     "Scores every rollout with monitors and prints each measure that the columns allow, with interval, "
-    "null and ceiling, or the reason why it is undefined. The columns of TRL, verifiers and Inspect are "
-    "recognised; other columns are mapped to fields with --map. docs/measure.md explains fields and measures.",
+    "null and ceiling, or the reason why it is undefined. The columns of TRL, verl, verifiers and Inspect are "
+    "recognised; other columns are mapped to fields with --map. Labels that were given in `glasshouse view` are the "
+    "behaviour, unless the file says what it is. docs/measure.md explains fields and measures.",
     examples=[
         "glasshouse measure rollouts.jsonl --map label=hacked arm=condition --monitor 'rule:hint=(?i)hint'",
         "glasshouse measure outputs/completions --steps-per-checkpoint 50",
-        "glasshouse measure log.eval --map arm=metadata.arm group=metadata.problem --out measured",
+        "glasshouse measure log.eval --map arm=metadata.arm group=metadata.problem --report log.html",
     ],
 )
 def _measure(args: argparse.Namespace) -> None:
-    from rich.markdown import Markdown
-
-    from glasshouse.cli.measure_report import render_measures, write_measure_report
-    from glasshouse.files import check_output_folder
-    from glasshouse.measurement.file import measure
-    from glasshouse.registry import import_modules
+    from glasshouse.files import check_output_file, check_output_folder, write_json
+    from glasshouse.measurement.file import RolloutFile, measure_file
     from glasshouse.terminal import make_console
+    from glasshouse.view.measured import summarize_measures
+    from glasshouse.view.report import write_report
+    from glasshouse.view.terminal_tables import print_measures
 
-    import_modules(args.imports)
     if args.out:
         check_output_folder("--out", Path(args.out))  # before minutes of measuring
-    report = measure(
-        args.rollouts,
-        args.map,
-        monitors=_parse_monitors(args, Path(args.out or ".glasshouse") / "judge"),
-        planted=args.planted,
-        control=args.control,
-        steps_per_checkpoint=args.steps_per_checkpoint or 0,
-        answer_kind=args.answer_kind,
-        allow_unread=args.allow_unread,
-    )
+    if args.report:
+        check_output_file("--report", Path(args.report), [".html"])
+    options = rollout_options(args, Path(args.out or ".glasshouse") / "judge")
+    file = RolloutFile(args.rollouts, **options)
+    report = measure_file(file)
     if args.out:
-        write_measure_report(report, Path(args.out))
+        write_json(Path(args.out) / "measures.json", report.as_dict())
+    if args.report:
+        write_report(file, out=args.report)
     if args.json:
         print_json(report.as_dict())
         return
-    make_console().print(Markdown(render_measures(report), hyperlinks=False))
-    if args.out:
-        print_safe(f"report  {Path(args.out) / 'report.html'}")
+    print_measures(make_console(), summarize_measures(report))
+    if args.report:
+        print_safe(f"report  {args.report}")

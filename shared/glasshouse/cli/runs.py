@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from glasshouse.cli.measure import ROLLOUTS, rollout_options
 from glasshouse.cli.parser import RUN, command, command_group, print_damage, print_safe
 from glasshouse.terminal import count_noun, format_bytes
 
@@ -102,8 +103,8 @@ command_group(
     "report page",
     "write an HTML page about one or more runs",
     {
-        "RUN+": "run directories",
-        "--out FILE": "the file to write (default RUN/results/report.html)",
+        "RUN+": "run directories, or files of rollouts",
+        "--out FILE": "the file to write (default RUN/results/report.html, or beside the file)",
     },
     "One self-contained file: verdict, accuracy before and after, curves, monitorability, examples, "
     "configuration, and how to reproduce it. Several runs are grouped into arms and seeds, with "
@@ -154,22 +155,24 @@ def _track(args: argparse.Namespace) -> None:
 
 @command(
     "view",
-    "show runs in the browser, live while they train",
+    "show runs in the browser, live while they train; and rollouts of any trainer",
     {
-        "RUN*": "run directories, folders of them, or studies (default: runs)",
+        "RUN*": "run directories, folders of them, studies, or files of rollouts (default: runs)",
         "--open": "open the page in a browser",
         "--host NAME = 127.0.0.1": "the address to listen on",
         "--port N = 8420": "the port, or a free one if it is taken; 0: any",
         "--token TEXT": "require this token (default: a random one if --host is not loopback)",
         "--allow-host NAME...": "answer requests for this host name as well, as behind a proxy; repeatable",
+        **ROLLOUTS,
     },
-    "Serves run directories, a folder of them or a study: curves, rollouts with filters and search, one "
-    "problem across checkpoints, and comparisons. Reads "
-    "only; makes no request to other machines. Listens on this machine only unless --host says "
-    "otherwise, and then requires a token. Needs the extra `view`.",
+    "Shows runs, studies and whatever `glasshouse measure` reads: curves, rollouts with filters and search, one "
+    "problem across checkpoints, and comparisons. The keys 1 and 0 label a rollout, in a file beside it; nothing else "
+    "is written, and no request is made to other machines. Options from --map on say how files are read. Listens on "
+    "this machine only unless --host says otherwise, and then requires a token. Needs the extra `view`.",
     examples=[
         "glasshouse view",
         "glasshouse view runs/sum_digits-grpo-1 --open",
+        "glasshouse view outputs/completions --monitor 'rule:hint=(?i)hint'",
         "glasshouse view runs/studies/leaked_hint --port 0",
     ],
 )
@@ -183,4 +186,5 @@ def _view(args: argparse.Namespace) -> None:
         token=args.token,
         allow_hosts=args.allow_host,
         open_browser=args.open,
+        options=rollout_options(args, Path(".glasshouse") / "judge"),
     )

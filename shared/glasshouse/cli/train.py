@@ -161,12 +161,12 @@ def _write_report(run: Path, console: Console) -> None:
 
 def _monitor_ends(run: Path, console: Console) -> None:
     from glasshouse.measurement.monitor_run import MonitorProgress, monitor_run
-    from glasshouse.view.terminal_tables import monitor_table
+    from glasshouse.view.terminal_tables import measures_table
 
     bar = MonitorProgress(console, lines=False)
     results = monitor_run(run, first_and_last=True, progress=bar)
     console.print("\n[bold]Monitorability[/]")
-    console.print(monitor_table(results))
+    console.print(measures_table(results))
     more = f"more    {shell_command(['glasshouse', 'monitor', run])}"
     for line in (results["verdict"], more):
         console.print(terminal_safe(line), soft_wrap=True, markup=False)

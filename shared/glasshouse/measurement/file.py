@@ -8,7 +8,8 @@ another three tenths, and scores the rest. Hashes of the problems' names decide 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from glasshouse import randomness
-from glasshouse.errors import MonitorError, RolloutFileError
+from glasshouse.errors import MonitorError, RolloutFileError, import_extra
 from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
 from glasshouse.measurement.intervals import PairedComparison, compare_paired, holm_correct
@@ -43,6 +44,7 @@ from glasshouse.monitors.fitted import (
 from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.runs.foreign import FieldMapping, RolloutSource
 from glasshouse.runs.foreign_formats import parts_of
+from glasshouse.terminal import count_noun
 from glasshouse.types import Rollout
 from glasshouse.values import Measure, as_floats, undefined_measure
 
@@ -134,78 +136,122 @@ class MeasureReport:
         return result
 
 
+class RolloutFile:
+    """A file or folder of rollouts, or a run directory, with the monitors that score it: `glasshouse measure` and the
+    page read rollouts through this. What is wrong with the arguments or the first row is raised at once.
+
+    Example: `RolloutFile("rollouts.jsonl", {"label": "hacked"}, monitors=["rule:hint=(?i)hint"]).measure()`
+    """
+
+    def __init__(
+        self,
+        rollouts: str | Path,
+        map: Mapping[str, str] | Sequence[str] = (),
+        *,
+        monitors: Sequence[Monitor | str] | str = (),
+        planted: str = "",
+        control: str = "",
+        steps_per_checkpoint: int = 0,
+        answer_kind: str = "",
+        allow_unread: bool = False,
+    ) -> None:
+        mapping = FieldMapping.parse([map] if isinstance(map, str) else map, planted, control)
+        if steps_per_checkpoint < 0:
+            raise RolloutFileError(
+                f"--steps-per-checkpoint is {steps_per_checkpoint}; it must be positive."
+            )
+        listed = [monitors] if isinstance(monitors, str) else monitors
+        self.monitors = [
+            parse_monitor(m) if isinstance(m, str) else _check_given(m) for m in listed
+        ]
+        names = [monitor.name for monitor in self.monitors]
+        if len(set(names)) != len(names):
+            raise RolloutFileError(f"Two monitors have the same name: {', '.join(names)}.")
+        if any(isinstance(monitor, FittedKind) for monitor in self.monitors):
+            import_extra("monitor", "A fitted monitor", "sklearn.linear_model", error=MonitorError)
+        self.source = RolloutSource(Path(rollouts), mapping, answer_kind)
+        self.steps_per_checkpoint, self.allow_unread = steps_per_checkpoint, allow_unread
+        self.on_progress: OnProgress = lambda phase, share: None
+
+    @cached_property
+    def fitted(self) -> list[FittedMonitor]:
+        """The monitors, fitted on a part of the problems where they need it."""
+        return _fit_monitors(self.source, self.monitors, self.on_progress)
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[list[MonitorOutput]]:
+        """The outputs of each monitor for these rollouts."""
+        return [_score(monitor, rollouts) for monitor in self.fitted]
+
+    def measure(self) -> MeasureReport:
+        """Measure each checkpoint and seed."""
+        source, fitted = self.source, self.fitted
+        cells = _read_cells(source, fitted, self.steps_per_checkpoint, self.on_progress)
+        has_label = "label" in source.mapping.columns
+        order = _order_checkpoints([checkpoint for checkpoint, _ in cells])
+        places = sorted(cells, key=lambda place: (order.index(place[0]), place[1]))
+        measured: list[MeasuredCell] = []
+        for place in places:
+            self.on_progress("estimate", len(measured) / len(places))
+            why_unread = "" if self.allow_unread else explain_unread(cells[place].reading, *WAYS)
+            measured.append(measure_cell(cells[place], place, fitted, why_unread, has_label))
+        changes: dict[str, Measure] = {}
+        if len(order) > 1 and len({seed for _, seed in places}) == 1:
+            known = {name for name, own in measured[-1].measures.items() if own.value is not None}
+            ends = [cells[places[end]] for end in (0, -1)]
+            for chosen in [ends, [_labelled(cell) for cell in ends]][: 1 + source.has_human_labels]:
+                first, last = (collect_columns(cell, fitted) for cell in chosen)
+                found = measuring.measure_change(first, last, "file", key=("external",))
+                changes |= {
+                    name: own for name, own in found.items() if name in known - changes.keys()
+                }
+        return MeasureReport(
+            source=str(source.path),
+            format=source.format.name,
+            mapping=dict(source.mapping.columns),
+            behaviour=describe_behaviour(source),
+            monitors=[
+                _describe(monitor) | _count_failures(monitor, n, cells.values())
+                for n, monitor in enumerate(fitted)
+            ],
+            rollouts=sum(cell.rollouts for cell in cells.values()),
+            unanswered=source.unanswered,
+            cells=measured,
+            comparisons=compare_first_and_last(measured, order),
+            changes=changes,
+        )
+
+
 def measure(
     rollouts: str | Path,
     map: Mapping[str, str] | Sequence[str] = (),
     *,
-    monitors: Sequence[Monitor | str] | str = (),
-    planted: str = "",
-    control: str = "",
-    steps_per_checkpoint: int = 0,
-    answer_kind: str = "",
-    allow_unread: bool = False,
     progress: bool = True,
     console: Console | None = None,
+    **options: Any,
 ) -> MeasureReport:
     """Measure a file or folder of rollouts: JSON lines, Parquet, a Hugging Face dataset, an Inspect log
     or a run directory. `map` says which column holds which field; the columns of TRL, verl, verifiers and
     Inspect are recognised. `monitors` are monitors, or texts as for `glasshouse measure --monitor`.
     `answer_kind` is that of the gold answers, if it is not what they look like. `allow_unread` gives
-    accuracies although more than 20 % of the answers could not be read.
+    accuracies although more than 20 % of the answers could not be read. The other options are those of
+    `RolloutFile`.
 
     Example:
         report = measure("rollouts.jsonl", {"label": "hacked", "arm": "condition"},
                          monitors=["rule:hint=(?i)hint|key", "ngrams"])
         pandas.DataFrame(report.rows())
     """
-    mapping = FieldMapping.parse([map] if isinstance(map, str) else map, planted, control)
-    if steps_per_checkpoint < 0:
-        raise RolloutFileError(
-            f"--steps-per-checkpoint is {steps_per_checkpoint}; it must be positive."
-        )
-    listed = [monitors] if isinstance(monitors, str) else monitors
-    chosen = [parse_monitor(m) if isinstance(m, str) else _check_given(m) for m in listed]
-    names = [monitor.name for monitor in chosen]
-    if len(set(names)) != len(names):
-        raise RolloutFileError(f"Two monitors have the same name: {', '.join(names)}.")
+    return measure_file(RolloutFile(rollouts, map, **options), progress, console)
+
+
+def measure_file(
+    file: RolloutFile, progress: bool = True, console: Console | None = None
+) -> MeasureReport:
+    """Measure it with a bar that shows how far it is."""
     with make_progress_bars(console, progress) as bars:
         bar = bars.add_task("", total=1.0)
-
-        def on_progress(phase: str, share: float) -> None:
-            bars.update(bar, description=phase, completed=share)
-
-        opened = RolloutSource(Path(rollouts), mapping, answer_kind)
-        fitted = _fit_monitors(opened, chosen, on_progress)
-        cells = _read_cells(opened, fitted, steps_per_checkpoint, on_progress)
-        has_label = "label" in opened.mapping.columns
-        order = _order_checkpoints([checkpoint for checkpoint, _ in cells])
-        places = sorted(cells, key=lambda place: (order.index(place[0]), place[1]))
-        measured: list[MeasuredCell] = []
-        for place in places:
-            on_progress("estimate", len(measured) / len(places))
-            why_unread = "" if allow_unread else explain_unread(cells[place].reading, *WAYS)
-            measured.append(measure_cell(cells[place], place, fitted, why_unread, has_label))
-        changes: dict[str, Measure] = {}
-        if len(order) > 1 and len({seed for _, seed in places}) == 1:
-            first, last = (collect_columns(cells[places[end]], fitted) for end in (0, -1))
-            known = {name for name, own in measured[-1].measures.items() if own.value is not None}
-            found = measuring.measure_change(first, last, "file", key=("external",))
-            changes = {name: own for name, own in found.items() if name in known}
-    return MeasureReport(
-        source=str(rollouts),
-        format=opened.format.name,
-        mapping=dict(opened.mapping.columns),
-        behaviour=describe_behaviour(opened),
-        monitors=[
-            _describe(monitor) | _count_failures(monitor, n, cells.values())
-            for n, monitor in enumerate(fitted)
-        ],
-        rollouts=sum(cell.rollouts for cell in cells.values()),
-        unanswered=opened.unanswered,
-        cells=measured,
-        comparisons=compare_first_and_last(measured, order),
-        changes=changes,
-    )
+        file.on_progress = lambda phase, share: bars.update(bar, description=phase, completed=share)
+        return file.measure()
 
 
 def _check_given(given: Monitor) -> Monitor:
@@ -341,6 +387,8 @@ def label_of(source: RolloutSource, rollout: Rollout) -> float:
 
 def describe_behaviour(source: RolloutSource) -> str:
     columns = source.mapping.columns
+    if source.has_human_labels:
+        return f"what a person said of {count_noun(len(source.labels), 'rollout')} on the page"
     if "label" in columns:
         return f"the column {columns['label']}"
     if "hint" in columns:
@@ -381,7 +429,13 @@ def measure_cell(
     """The measures of one checkpoint and seed. If too many answers are unread, accuracy is undefined for this
     reason, and so are measures of the behaviour unless the file has its label."""
     columns, scores = collect_columns(cell, monitors)
-    measures = measuring.measure(columns, "file", scores, key=("external", *place)).measures
+    key = ("external", *place)
+    measures = measuring.measure(columns, "file", scores, key=key).measures
+    labelled = _labelled(cell)
+    if 0 < len(labelled.rows) < len(cell.rows):  # a person labelled some of them
+        columns, scores = collect_columns(labelled, monitors)
+        known = measuring.measure(columns, "file", scores, key=key).measures
+        measures |= {name: own for name, own in known.items() if "labels" in lookup(name).needs}
     if why_unread:
         measures |= {
             name: measuring.undefined(name, why_unread)
@@ -397,6 +451,11 @@ def measure_cell(
         measures=measures,
         reading=cell.reading,
     )
+
+
+def _labelled(cell: Cell) -> Cell:
+    """Those of its rollouts whose behaviour is known: a person may have labelled a few."""
+    return replace(cell, rows=[row for row in cell.rows if not np.isnan(row.label)])
 
 
 def collect_columns(cell: Cell, monitors: Sequence[FittedMonitor]) -> tuple[Columns, list[Scores]]:
@@ -477,8 +536,8 @@ def _fit_monitors(
     return [
         fit_monitor(
             monitor,
-            _labelled(monitor.scope, parts[FIT]),
-            _labelled(monitor.scope, parts[THRESHOLD]),
+            _labelled_views(monitor.scope, parts[FIT]),
+            _labelled_views(monitor.scope, parts[THRESHOLD]),
         )
         if isinstance(monitor, FittedKind)
         else FittedMonitor(name=monitor.name, monitor=monitor)
@@ -508,7 +567,7 @@ def _view(scope: Scope, rollout: Rollout) -> View:
     return view_of_parts(scope, parts, state)
 
 
-def _labelled(scope: Scope, rows: Sequence[tuple[Rollout, int]]) -> LabelledViews:
+def _labelled_views(scope: Scope, rows: Sequence[tuple[Rollout, int]]) -> LabelledViews:
     views = [_view(scope, rollout) for rollout, _ in rows]
     labels, problems = [label for _, label in rows], [rollout.problem.key for rollout, _ in rows]
     return LabelledViews(views, labels, problems)

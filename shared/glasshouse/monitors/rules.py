@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar
 
 import regex
@@ -24,6 +26,9 @@ from glasshouse.types import AnswerKind, Problem
 
 MAX_SECONDS = 2.0
 """CPU time of one expression on one text; `(a+)+$` would take years on some."""
+
+MAX_MATCHES = 100
+"""Of one expression that the page marks."""
 
 
 class RuleOptions(BaseModel):
@@ -80,6 +85,17 @@ class RuleMonitor:
         reason = f"contains {', '.join(map(repr, matches))}" if matches else ""
         share = len(matches) / len(self._rules)
         return MonitorOutput.from_score(share, threshold=0.0, reason=reason)
+
+    def find_matches(self, text: str) -> list[tuple[int, int]]:
+        """Where keywords and patterns match a text that it flags, for the page."""
+        found = (
+            match.span()
+            for _, rule in self._rules
+            for match in islice(rule.finditer(text, timeout=MAX_SECONDS), MAX_MATCHES)
+        )
+        with suppress(TimeoutError):
+            return [(start, end) for start, end in found if start < end]
+        return []
 
     def _finds(self, rule: regex.Pattern[str], text: str) -> bool:
         try:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RolloutFileError, did_you_mean
+from glasshouse.runs import labels
 from glasshouse.runs.checkpoints import read_newest_state
 from glasshouse.runs.foreign_formats import (
     COLUMNS,
@@ -282,6 +283,12 @@ class RolloutSource:
             planted=given.planted,
             control=given.control,
         )
+        self.labels = labels.read_labels(path)
+        """Those that a person gave, which are the behaviour unless the file says what it is."""
+        if self.labels and not self.mapping.columns.keys() & {"label", "hint"}:
+            self.mapping = replace(
+                self.mapping, columns={**self.mapping.columns, "label": labels.COLUMN}
+            )
         optional = {*merged, *MAY_BE_NULL}
         self.ignored = [n for n in FIELDS if n not in optional and row.get(n, 0) is None]
         """Columns that are called like a field and have no value in row 1; none may have one later."""
@@ -293,7 +300,7 @@ class RolloutSource:
         forms = self.forms
         for number, row in enumerate(self._expand(on_progress), 1):
             if self.is_own:
-                yield from_row(row)
+                yield self._add_label(from_row(row))
                 continue
             values = self._read_values(row, number)
             if "id" in values and ids.setdefault(values["id"], number) != number:
@@ -304,9 +311,20 @@ class RolloutSource:
                     "duplicates, or do not map id",
                 )
             try:
-                yield _make_rollout(values, number, forms)
+                yield self._add_label(_make_rollout(values, number, forms))
             except ValueError as error:  # of math-verify, which knows only now what it can compare
                 raise self._fail("gold", number, str(error).rstrip(".")) from None
+
+    @property
+    def has_human_labels(self) -> bool:
+        """Is the behaviour what a person said on the page? Then it may be unknown of some rollouts."""
+        return self.mapping.columns.get("label") == labels.COLUMN
+
+    def _add_label(self, rollout: Rollout) -> Rollout:
+        if not self.has_human_labels:
+            return rollout
+        key = labels.rollout_key(rollout.prompt, rollout.cot, rollout.text)
+        return replace(rollout, behaviour=self.labels.get(key))
 
     @cached_property
     def forms(self) -> dict[str, AnswerForm]:
@@ -378,7 +396,7 @@ class RolloutSource:
                 "Write for example --map completion=COLUMN."
             )
         for name, column in columns.items():
-            if _look_up(row, column) is MISSING:
+            if _look_up(row, column) is MISSING and column != labels.COLUMN:
                 raise RolloutFileError(
                     f'{self.path}, row 1: there is no column "{column}" (mapped to {name}).'
                     f"{did_you_mean(column, row)}"
@@ -394,6 +412,8 @@ class RolloutSource:
                 raise self._fail(column, number, f"{problem}{column}=")
         values: dict[str, Any] = {}
         for name, column in self.mapping.columns.items():
+            if column == labels.COLUMN:
+                continue
             value = _look_up(row, column)
             if (value is MISSING and name != "finish_reason") or (
                 value is None and name not in MAY_BE_NULL

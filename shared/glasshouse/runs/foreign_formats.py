@@ -60,16 +60,23 @@ def _expand_verifiers(episode: Row) -> Iterator[Row]:
         }
 
 
-def _expand_inspect(sample: Row) -> Iterator[Row]:
+def _expand_inspect(row: Row) -> Iterator[Row]:
+    """A sample of a log. The ids of samples repeat from log to log: the evaluation and the task tell them apart."""
+    log, sample = row["log"], row["sample"]
     choices = (sample.get("output") or {}).get("choices") or []
     messages = [m for m in sample.get("messages") or [] if m.get("role") == "assistant"]
     if not choices and not messages:
         return  # the sample failed before the model answered
-    target = sample.get("target")
+    target, facts = sample.get("target"), log.get("metadata") or {}
     scores = {name: score.get("value") for name, score in (sample.get("scores") or {}).items()}
     grades = [value for value in scores.values() if value in ("C", "I", 0, 1, True, False)]
+    checkpoints = (facts.get("step"), facts.get("checkpoint"), log.get("model"))
     yield {
-        "sample": f"{sample.get('id')}, epoch {sample.get('epoch', 1)}",
+        "log": log,
+        "rollout": f"{log.get('eval_id')}, {sample.get('id')}, epoch {sample.get('epoch', 1)}",
+        "problem": f"{log.get('task')}, {sample.get('id')}",
+        "checkpoint": next((name for name in checkpoints if name is not None), None),
+        "seed": facts.get("seed"),
         "id": sample.get("id"),
         "epoch": sample.get("epoch", 1),
         "prompt": sample.get("input"),
@@ -104,10 +111,10 @@ FORMATS = (
         mapping="id prompt completion reward group=key checkpoint=step gold=data.answer finish_reason",
         expand=_expand_verifiers,
     ),
-    RolloutFormat(  # an Inspect log, .eval
+    RolloutFormat(  # an Inspect log, .eval or .json
         name="inspect",
-        columns="epoch input messages output",
-        mapping="id=sample prompt completion group=id gold=target correct finish_reason",
+        columns="log sample",
+        mapping="id=rollout prompt completion group=problem gold=target correct finish_reason checkpoint seed",
         expand=_expand_inspect,
     ),
 )

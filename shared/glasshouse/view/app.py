@@ -1,8 +1,9 @@
-"""The HTTP interface: a page, its JSON, and a stream of changes. Everything is read-only."""
+"""The HTTP interface: a page, its JSON, a stream of changes, and one request that writes: a label of a rollout."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Any
@@ -18,11 +19,10 @@ from glasshouse import __version__
 from glasshouse.errors import GlasshouseError
 from glasshouse.view.library import Library
 from glasshouse.view.report import read_asset
-from glasshouse.view.rollout_checks import SUSPICIONS
 from glasshouse.view.rollout_index import parse_query
 from glasshouse.view.run_measures import compare_runs, load_study_results
-from glasshouse.view.run_reader import to_json
-from glasshouse.view.security import Guard
+from glasshouse.view.run_reader import RunReader, to_json
+from glasshouse.view.security import WRITE_PATH, Guard
 
 ASSETS = {
     "index.html": "text/html; charset=utf-8",
@@ -32,6 +32,7 @@ ASSETS = {
 }
 LIVE_SECONDS = 0.25
 """How often a stream looks for changes."""
+MAX_BODY_BYTES = 10_000
 HEARTBEAT_SECONDS = 15.0
 """How often an idle stream sends a comment, which finds out that the browser has gone."""
 
@@ -50,18 +51,27 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
 
     async def answer(request: Request) -> Response:
         try:
-            function = ANSWERS[request.path_params["name"]]
+            name = request.path_params.get("name", "")
+            if request.method == "POST":
+                given = json.loads(await read_body(request))
+                await run_in_threadpool(_set_label, library, given)
+                return Response("{}", media_type="application/json")
+            function = ANSWERS[name]
             content = await run_in_threadpool(function, library, request.query_params)
+            if name == "info":
+                content["token"] = guard.page_token
             return Response(to_json(content), media_type="application/json")
         except (GlasshouseError, KeyError) as error:
             problem = str(error)
+        except (ValueError, TypeError, AttributeError):
+            problem = "This is not a label: run, ref, and label 0, 1 or null are needed."
         except sqlite3.Error as error:
             problem = (
                 f"The temporary index of rollouts cannot be used: {error}. Free some space, or "
                 "choose another folder for temporary files with the variable TMPDIR."
             )
         except OSError as error:
-            problem = f"A file cannot be read: {error.strerror}."
+            problem = f"A file cannot be read or written: {error.strerror}."
         return JSONResponse({"error": problem}, status_code=404)
 
     async def events(request: Request) -> Response:
@@ -72,8 +82,20 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
         return StreamingResponse(stream, media_type="text/event-stream")
 
     endpoints = {"/": asset, "/{name}": asset, "/api/events": events, "/api/{name}": answer}
-    app = Starlette(routes=[Route(path, endpoint) for path, endpoint in endpoints.items()])
-    return Guard(app, hosts=hosts, token=token)
+    routes = [Route(WRITE_PATH, answer, methods=["POST"])]
+    routes += [Route(path, endpoint) for path, endpoint in endpoints.items()]
+    guard = Guard(Starlette(routes=routes), hosts=hosts, token=token)
+    return guard
+
+
+async def read_body(request: Request) -> bytes:
+    """The body of a request, which must be short."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise ValueError("the request is too long")
+    return body
 
 
 async def stream_changes(
@@ -101,7 +123,7 @@ async def stream_changes(
 
 
 def _info(_: Library, __: QueryParams) -> Any:
-    return {"version": __version__, "suspicions": SUSPICIONS}
+    return {"version": __version__}
 
 
 def _runs(library: Library, _: QueryParams) -> Any:
@@ -118,9 +140,8 @@ def _run(library: Library, params: QueryParams) -> Any:
 
 def _rollouts(library: Library, params: QueryParams) -> Any:
     query = parse_query({name: value for name, value in params.items() if name != "run"})
-    step = str(query.get("ref", "")).split(".")[
-        1:2
-    ]  # a reference such as train.12.7 names its step
+    # a reference such as train.12.7 names its step
+    step = str(query.get("ref", "")).split(".")[1:2]
     first = float(step[0]) if step and step[0].isdecimal() else query.get("first", 0)
     last = first if step else query.get("last", float("inf"))
     index = library.open_run(params.get("run", "")).open_index(first=first, last=last)
@@ -139,7 +160,8 @@ def _problems(library: Library, params: QueryParams) -> Any:
 
 def _compare(library: Library, params: QueryParams) -> Any:
     ids = params.getlist("run")
-    return compare_runs([library.open_run(id).reader for id in dict.fromkeys(ids)])
+    readers = [library.open_run(id).reader for id in dict.fromkeys(ids)]
+    return compare_runs([reader for reader in readers if isinstance(reader, RunReader)])
 
 
 def _study(library: Library, params: QueryParams) -> Any:
@@ -149,6 +171,15 @@ def _study(library: Library, params: QueryParams) -> Any:
         return {"problem": f'There is no study "{id[:100]}" in the served folders.'}
     runs = [run.id for run in library.catalog.runs.values() if run.study == id]
     return {**load_study_results(path), "id": id, "runs": runs}
+
+
+def _set_label(library: Library, given: Mapping[str, Any]) -> None:
+    label = given.get("label", "")
+    if label not in (0, 1, None):
+        raise ValueError("the label is not 0, 1 or null")
+    library.open_run(str(given.get("run"))).set_label(
+        str(given.get("ref")), None if label is None else label == 1
+    )
 
 
 ANSWERS: Mapping[str, Callable[[Library, QueryParams], Any]] = {

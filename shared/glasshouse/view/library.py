@@ -1,4 +1,4 @@
-"""All runs that a server shows: found in the served folders, with their readers and indexes.
+"""Everything that a server shows: runs found in the served folders, and files of rollouts, with readers and indexes.
 
 While a page is open, its stream of changes asks for a look at the files (`poll`), which reads what has grown and
 indexes new rollouts of the runs that somebody looks at. Requests read what is there and never wait for a whole index.
@@ -21,10 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glasshouse.errors import RunDataError, RunError, did_you_mean
-from glasshouse.runs.rollout_log import LOG
+from glasshouse.errors import RolloutFileError, RunError, did_you_mean
+from glasshouse.runs.labels import labels_file, read_labels, write_label
 from glasshouse.runs.run_directory import LOCK, is_run_directory, stamp_file
-from glasshouse.view.rollout_index import RolloutIndex, list_frames
+from glasshouse.tables import list_files
+from glasshouse.view.file_reader import FileReader, read_file_overview, stamp_files
+from glasshouse.view.rollout_index import RolloutIndex
 from glasshouse.view.run_reader import RunLocation, RunReader, is_being_written, read_overview
 
 INDEX_SECONDS = 0.15
@@ -51,13 +53,16 @@ class Catalog:
 class OpenRun:
     """A run that somebody looks at: its reader, and its index once rollouts are asked for."""
 
-    def __init__(self, location: RunLocation) -> None:
+    def __init__(self, location: RunLocation, options: Mapping[str, Any]) -> None:
         self.location = location
-        self.reader = RunReader(location)
+        self.reader: RunReader | FileReader = (
+            FileReader(location, options) if location.is_file else RunReader(location)
+        )
         self.reader.refresh()
         self.index: RolloutIndex | None = None
         self.lock = threading.Lock()
-        self._log_stamp: tuple[Any, ...] | None = None
+        self._frames_stamp: Any = None
+        self._labels_stamp: Any = None
 
     def open_index(
         self, budget: float = 0.25, first: float = 0, last: float = float("inf")
@@ -68,7 +73,7 @@ class OpenRun:
             with self.lock:
                 if (index := self.index) is None:
                     index = RolloutIndex(self.reader.monitors)
-                    self._log_stamp = None
+                    self._frames_stamp = self._labels_stamp = None
                     self._list_frames(index)
                     self.index = index
         if not index.is_complete and self.lock.acquire(timeout=budget):
@@ -94,25 +99,38 @@ class OpenRun:
     ) -> bool:
         """Index these steps for at most `budget` seconds; returns whether there were any."""
         deadline = time.monotonic() + budget
-        wanted = [frame for frame in index.missing() if first <= frame.step <= last]
-        for frame in wanted:
-            index.add(frame)
-            if time.monotonic() > deadline:
-                break
-        return bool(wanted)
+        is_changed = False
+        while wanted := [f for f in index.missing() if f.step is None or first <= f.step <= last]:
+            for frame in wanted:
+                index.add(frame)
+                if time.monotonic() > deadline:
+                    self._list_frames(index)
+                    return True
+            is_changed = True
+            self._list_frames(index)  # a file tells only now whether there are more
+        return is_changed
 
     def _list_frames(self, index: RolloutIndex) -> bool:
-        """Scan the log again if it has changed."""
-        log = self.location.path / "results" / LOG
-        stamp = (stamp_file(log), id(self.reader.monitor))
-        if stamp == self._log_stamp:
+        """List the frames again if they have changed, and read the labels again if these have."""
+        labels = stamp_file(labels_file(self.location.path))
+        if labels != self._labels_stamp:
+            self._labels_stamp = labels
+            index.set_labels(read_labels(self.location.path))
+        stamp = self.reader.frames_stamp
+        if stamp == self._frames_stamp:
             return False
-        self._log_stamp = stamp
-        try:
-            index.set_frames(list_frames(self.location.path, self.reader.monitor))
-        except (RunDataError, RunError):
-            index.set_frames([])  # a log of another version, or not a file
+        self._frames_stamp = stamp
+        index.set_frames(self.reader.frames)
         return True
+
+    def set_label(self, ref: str, label: bool | None) -> None:
+        """Write a label into the file beside the rollouts; None removes it."""
+        index = self.open_index()
+        key = index.find_text(ref)
+        if key is None:
+            raise RunError(f'There is no rollout "{ref[:100]}".')
+        with self.lock:
+            index.set_labels(write_label(self.location.path, key, label))
 
     def close(self) -> None:
         with self.lock:
@@ -127,8 +145,9 @@ class Library:
     Example: `library = Library([Path("runs")]); library.open_run("try").reader.describe()`
     """
 
-    def __init__(self, roots: Sequence[Path]) -> None:
-        self.roots = list(roots)
+    def __init__(self, roots: Sequence[Path], options: Mapping[str, Any] | None = None) -> None:
+        self.roots, self.options = list(roots), options or {}
+        """Options of `RolloutFile`: how files are read, and which monitors score them."""
         self.catalog: Catalog = find_runs(self.roots)
         self.open_runs: OrderedDict[str, OpenRun] = OrderedDict()
         self.version = 0
@@ -151,7 +170,7 @@ class Library:
         with self.lock:
             run = self.open_runs.get(id)
             if run is None or run.location != location:
-                run = OpenRun(location)
+                run = OpenRun(location, self.options)
                 self.open_runs[id] = run
             self.open_runs.move_to_end(id)
             while len(self.open_runs) > MAX_OPEN_RUNS:
@@ -162,11 +181,12 @@ class Library:
         """One entry per run; a run whose files have not changed is not read again."""
         overviews = []
         for location in self.catalog.runs.values():
-            stamp = stamp_run(location.path)
+            stamp = stamp_location(location)
             with self._overview_lock:
                 known = self._overviews.get(location.id)
                 if known is None or known[0] != stamp:
-                    known = (stamp, read_overview(location))
+                    read = read_file_overview if location.is_file else read_overview
+                    known = (stamp, read(location))
                     self._overviews[location.id] = known
             overviews.append(known[1])
         return overviews
@@ -197,38 +217,37 @@ class Library:
             changed |= run.poll()
         for id, (stamp, _) in list(self._overviews.items()):
             location = self.catalog.runs.get(id)
-            changed |= location is not None and stamp_run(location.path) != stamp
+            changed |= location is not None and stamp_location(location) != stamp
         return changed
 
 
-def stamp_run(path: Path) -> tuple[Any, ...]:
+def stamp_location(location: RunLocation) -> tuple[Any, ...]:
     """Changes when a file changes that the list of runs depends on."""
+    path = location.path
+    if location.is_file:
+        return stamp_files(path)
     names = ("metrics.jsonl", "events.jsonl", "summary.json", "monitor.json")
     files = [path / "config.yaml", *(path / "results" / name for name in names)]
     return (*map(stamp_file, files), is_being_written(path))
 
 
-# --- finding runs ----------------------------------------------------------------------------
-
-
-def check_roots(paths: Sequence[Path]) -> None:
-    """Raise unless every path is a folder."""
-    for path in paths:
-        if not path.exists():
-            raise RunError(f"{path} does not exist. Name run directories, or a folder with runs.")
-        if not path.is_dir():
-            raise RunError(f"{path} is a file. Name run directories, or a folder with runs.")
-
-
 def find_runs(roots: Sequence[Path]) -> Catalog:
-    """Find every run and study in these folders; a folder may itself be a run or a study.
+    """Find every run and study in these folders; a folder may itself be a run or a study. A file, and a folder that
+    has files of rollouts and no run, are shown as what `glasshouse measure` would read.
 
     Example: `find_runs([Path("runs")]).runs["sum_digits-grpo-1"].path`
     """
     found: dict[str, Path] = {}
+    files: set[Path] = set()
     budget = [MAX_FOLDERS]
     for root in (path.resolve() for path in roots):
-        for folder in _walk(root, root, MAX_DEPTH, budget):
+        folders = [] if root.is_file() else list(_walk(root, root, MAX_DEPTH, budget))
+        if not folders:
+            with contextlib.suppress(RolloutFileError):
+                list_files(root)
+                folders = [root]
+                files.add(root)
+        for folder in folders:
             name = folder.name if folder == root else folder.relative_to(root).as_posix()
             id, number = name, 1
             while found.setdefault(id, folder) != folder:  # another folder has the id already
@@ -239,7 +258,7 @@ def find_runs(roots: Sequence[Path]) -> Catalog:
     for id, path in found.items():
         if id not in studies:
             study = next((s for s, folder in studies.items() if path.is_relative_to(folder)), "")
-            runs[id] = RunLocation(id, path, study)
+            runs[id] = RunLocation(id, path, study, path in files)
     return Catalog(runs, studies)
 
 

@@ -1,4 +1,4 @@
-"""`glasshouse report`: the page of `glasshouse view` and its data in one self-contained HTML file.
+"""`glasshouse report` and `measure --report`: the page of `glasshouse view` and its data in one self-contained file.
 
 The file works from disk without a server: the front end answers its own requests from a JSON value in it
 (shared/view_frontend/src/snapshot.ts). Its content security policy forbids every request, and allows only
@@ -11,21 +11,23 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html import escape
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from glasshouse import __version__
-from glasshouse.errors import RunDataError, RunError
+from glasshouse.errors import RunError
 from glasshouse.files import check_output_file, write_text
+from glasshouse.measurement.file import RolloutFile
+from glasshouse.runs.labels import read_labels
 from glasshouse.runs.verify import verify_run
 from glasshouse.terminal import terminal_safe
 from glasshouse.view.figures import read_metrics
-from glasshouse.view.rollout_checks import SUSPICIONS
-from glasshouse.view.rollout_index import KINDS, Frame, RolloutIndex, list_frames
-from glasshouse.view.run_measures import MAX_RUNS, compare_runs
+from glasshouse.view.file_reader import FileReader, read_file_overview
+from glasshouse.view.rollout_index import KINDS, Frame, RolloutIndex
+from glasshouse.view.run_measures import MAX_RUNS, compare_runs, thin
 from glasshouse.view.run_reader import RunLocation, RunReader, find_status, read_overview, to_json
 
 REPORT_FILE = "report.html"
@@ -41,34 +43,47 @@ ROLLOUT_TEXT = 20_000
 PROBLEMS = 30
 """Held-out problems that are included with their rollouts of all evaluations."""
 
-Item = TypeVar("Item")
+
+Reader = RunReader | FileReader
 
 
 def write_report(
-    *runs: str | Path, out: str | Path | None = None, warn: Callable[[str], None] | None = None
+    *sources: str | Path | RolloutFile,
+    out: str | Path | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Path:
-    """Write an HTML page about one or more runs, atomically; returns its path. `warn` receives what is
+    """Write an HTML page about runs or files of rollouts, atomically; returns its path. `warn` receives what is
     damaged.
 
     Example: `write_report("runs/try")` writes runs/try/results/report.html.
     """
-    paths = [Path(run) for run in runs]
+    paths = [s.source.path if isinstance(s, RolloutFile) else Path(s) for s in sources]
     if out:
         check_output_file("--out", Path(out))
-    if len(runs) > MAX_RUNS:
-        raise RunError(f"A report compares at most {MAX_RUNS} runs, and {len(runs)} were named.")
-    readers, damage = [], {}
+    if len(sources) > MAX_RUNS:
+        raise RunError(f"A report compares at most {MAX_RUNS} runs, and {len(sources)} were named.")
+    opened = {s.source.path.resolve(): s for s in sources if isinstance(s, RolloutFile)}
+    readers: list[Reader] = []
+    damage = {}
     for location in name_runs(paths):
-        found = verify_run(location.path).damage
-        read_metrics(location.path)  # raises if the run has none
-        if warn:
-            for item in found:
-                warn(f"{location.path}: {item}")
-        damage[location.id] = [asdict(item) for item in found]
-        reader = RunReader(location)
+        path, file = location.path, opened.get(location.path)
+        if file or path.is_file() or (path.is_dir() and not (path / "results").is_dir()):
+            opened_file = FileReader(replace(location, is_file=True), file=file)
+            opened_file.measure()  # raises if that is not possible
+            reader: Reader = opened_file
+        else:
+            found = verify_run(path).damage
+            read_metrics(path)  # raises if the run has none
+            damage[location.id] = [asdict(item) for item in found]
+            if warn:
+                for item in found:
+                    warn(f"{path}: {item}")
+            reader = RunReader(location)
         reader.refresh()
         readers.append(reader)
-    path = Path(out) if out else paths[0] / "results" / REPORT_FILE
+    beside = paths[0].with_name(f"{paths[0].name}.html")
+    own = beside if isinstance(readers[0], FileReader) else paths[0] / "results" / REPORT_FILE
+    path = Path(out) if out else own
     page = render_run_report(readers, damage)
     try:
         write_text(path, page)
@@ -88,7 +103,7 @@ def name_runs(runs: Sequence[Path]) -> list[RunLocation]:
     return [RunLocation(name, path) for name, path in zip(names, paths, strict=True)]
 
 
-def render_run_report(readers: Sequence[RunReader], damage: dict[str, list[dict[str, str]]]) -> str:
+def render_run_report(readers: Sequence[Reader], damage: dict[str, list[dict[str, str]]]) -> str:
     """The HTML file of these runs; `damage` by the id of a run."""
     snapshot = build_snapshot(readers, damage)
     if snapshot["compare"]:
@@ -131,33 +146,37 @@ def _hash(text: str) -> str:
 
 
 def build_snapshot(
-    readers: Sequence[RunReader], damage: Mapping[str, Sequence[Mapping[str, str]]]
+    readers: Sequence[Reader], damage: Mapping[str, Sequence[Mapping[str, str]]]
 ) -> dict[str, Any]:
     """The data of these runs; `damage` lists what is damaged of each, by its id.
 
     Example: `build_snapshot([reader], {})["run"]["try"]["verdict"]`
     """
     count = len(readers)
+    runs = [reader for reader in readers if isinstance(reader, RunReader)]
     steps = max(MIN_CURVE_STEPS, CURVE_STEPS // count)
     snapshot: dict[str, Any] = {
         "glasshouse": __version__,
-        "suspicions": SUSPICIONS,
         "runs": [],
         "run": {},
         "rollouts": {},
-        "compare": shrink(compare_runs(readers), steps) if count > 1 else None,
+        "compare": shrink(compare_runs(runs), steps) if len(runs) > 1 else None,
     }
     for reader in readers:
         id = reader.location.id
+        budgets = (INDEXED_ROLLOUTS // count, ROLLOUT_BYTES // count)
+        snapshot["rollouts"][id] = sample_rollouts(reader, *budgets)
+        if isinstance(reader, FileReader):
+            snapshot["runs"].append(read_file_overview(reader.location))
+            snapshot["run"][id] = shrink(reader.describe(), steps)
+            continue
         # The process that trained the run writes the report and still holds its lock.
         is_running = reader.is_active and reader.summary is None
         status = find_status(reader.events.rows, reader.summary, is_running)
         now = {"status": status, "seconds_left": None}
         own = {"damage": list(damage.get(id, ())), "logged_steps": len(reader.metrics.rows)}
-        budgets = (INDEXED_ROLLOUTS // count, ROLLOUT_BYTES // count)
         snapshot["runs"].append(read_overview(reader.location) | now)
         snapshot["run"][id] = shrink(reader.describe(), steps) | now | own
-        snapshot["rollouts"][id] = sample_rollouts(reader, *budgets)
     return snapshot
 
 
@@ -173,17 +192,17 @@ def shrink(value: Any, limit: int) -> Any:
     return value
 
 
-def sample_rollouts(reader: RunReader, limit: int, size: int) -> dict[str, Any]:
+def sample_rollouts(reader: Reader, limit: int, size: int) -> dict[str, Any]:
     """A sample of at most `size` bytes from at most about `limit` rollouts of the log: those of held-out
     problems first, then whole groups."""
-    try:
-        frames = list_frames(reader.path, reader.monitor)
-    except RunDataError:
-        frames = []  # the log cannot be read: the damage of the run says so
     index = RolloutIndex(reader.monitors)
-    index.set_frames(choose_frames(frames, limit))
-    for frame in index.missing():
-        index.add(frame)
+    index.set_labels(read_labels(reader.location.path))
+    index.set_frames(choose_frames(reader.frames, limit))
+    while missing := index.missing():
+        for frame in missing:
+            index.add(frame)
+        if isinstance(reader, FileReader):  # it has as many frames as were read, and one more
+            index.set_frames(reader.frames)
     problems = index.list_problems()[:PROBLEMS]
     rows: list[dict[str, Any]] = []
     used = 0
@@ -194,8 +213,10 @@ def sample_rollouts(reader: RunReader, limit: int, size: int) -> dict[str, Any]:
             break
         rows.append(row)
     keys = {row["key"] for row in rows}
-    logged = sum(frame.expected_rows for frame in frames)
+    logged = sum(frame.expected_rows for frame in reader.frames)
     monitored = sum(row["split"].startswith("monitored") for row in rows)
+    if isinstance(reader, FileReader):
+        logged = index.count()
     sample = {
         "rows": sorted(rows, key=lambda r: (r["step"], r["split"], r["group"], r["sample"])),
         "problems": [problem for problem in problems if problem["key"] in keys],
@@ -210,7 +231,7 @@ def choose_frames(frames: Sequence[Frame], limit: int) -> list[Frame]:
     """Frames of every kind, evenly spaced with the first and the last of each, with about `limit`
     rollouts. Half of them are training steps if there are that many."""
     chosen: list[Frame] = []
-    for kind in KINDS:
+    for kind in (*KINDS, "file"):
         of_kind = [frame for frame in frames if frame.kind == kind]
         if not of_kind:
             continue
@@ -235,14 +256,3 @@ def to_inline_json(value: Any) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def thin(items: Sequence[Item], limit: int) -> list[Item]:
-    """At most `limit` evenly spaced items, with the first and the last.
-
-    Example: `thin([1, 2, 3, 4, 5], 3)` is [1, 3, 5].
-    """
-    if len(items) <= limit:
-        return list(items)
-    places = {round(place * (len(items) - 1) / (limit - 1)) for place in range(limit)}
-    return [items[place] for place in sorted(places)]

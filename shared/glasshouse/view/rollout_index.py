@@ -4,7 +4,8 @@ The database is temporary: SQLite deletes its file when the server ends.
 
     frames     the rows that the run logged together: of one step, or of one monitored model
     rollouts   numbers that filters compare and lists sort by
-    labels     each combination of the values in `FACETS` once, as JSON: rollouts have few of them
+    facets     each combination of the values in `FACETS` once, as JSON: rollouts have few of them
+    labels     what a person said about a text (runs/labels.py)
     texts      what a search reads, apart from the rest so that it reads little
     details    everything else that the page shows
 
@@ -24,19 +25,22 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from glasshouse.errors import ConfigError, RunDataError, did_you_mean
-from glasshouse.monitors.base import Monitor
+from glasshouse.errors import ConfigError, GlasshouseError, did_you_mean
+from glasshouse.monitors.base import SCOPE_PARTS, Monitor
+from glasshouse.monitors.rules import RuleMonitor
+from glasshouse.runs.foreign_formats import parts_of
+from glasshouse.runs.labels import rollout_key
 from glasshouse.runs.monitor_results import read_monitored_rollouts
 from glasshouse.runs.rollout_log import LOG, scan_log
 from glasshouse.runs.rows import Row, kind_of
 from glasshouse.tasks.answers import split_completion
-from glasshouse.view.rollout_checks import SUSPICIONS, Verdict, find_suspicions, score_rows
 from glasshouse.view.run_measures import finite
+from glasshouse.view.text_monitors import Verdict, score_rows
 
 KINDS = ("validation", "monitored", "train", "discarded")
 """In the order in which they are indexed: there are few held-out rollouts, and every page shows some."""
 SHOWN = (
-    "step", "split", "arm", "group", "sample", "key", "gold_answer", "length", "finish_reason", "reward",
+    "step", "split", "arm", "checkpoint", "group", "sample", "key", "gold_answer", "length", "finish_reason", "reward",
     "terms", "correct", "model_answer", "rule", "reason", "behaviour", "advantage",
 )  # fmt: skip
 """Fields of a rollout that the page shows, besides its prompt, question and text."""
@@ -45,11 +49,12 @@ MAX_TEXT = 200_000
 """Characters of a text that are sent at once; the page says how many are left out."""
 MAX_PAGE = 400
 MAX_PROBLEMS = 500
-FACETS = ("split", "correct", "rule", "finish_reason", "arm", "flagged", "suspicious")
-"""Filters whose values are counted: `make_label` says which values a rollout has."""
+FACETS = ("split", "checkpoint", "correct", "rule", "finish_reason", "arm", "flagged")
+"""Filters whose values are counted: `find_facets` says which values a rollout has."""
+LABEL = "COALESCE((SELECT value FROM labels WHERE labels.key = text_key), 'none')"
 FILTERS = {
     **{
-        name: f"label IN (SELECT labels.id FROM labels, json_each(content, '$.{name}') WHERE value = :{name})"
+        name: f"facets IN (SELECT facets.id FROM facets, json_each(content, '$.{name}') WHERE value = :{name})"
         for name in FACETS
     },
     "ref": "ref = :ref",
@@ -57,7 +62,8 @@ FILTERS = {
     "last": "step <= :last",
     "group": '"group" = :group',
     "key": "key = :key",
-    "held_out": "kind IN ('validation', 'monitored')",
+    "held_out": "kind IN ('validation', 'monitored', 'file')",
+    "label": f"{LABEL} = :label",
     "min_reward": "reward >= :min_reward - 1e-6",
     "max_reward": "reward <= :max_reward + 1e-6",
     "text": r"(SELECT question LIKE :text ESCAPE '\' OR text LIKE :text ESCAPE '\' FROM texts "
@@ -70,10 +76,11 @@ SORTS = ("step", "reward", "length")
 SCHEMA = """
 PRAGMA page_size = 32768;
 CREATE TABLE frames (id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT, damage TEXT);
-CREATE TABLE labels (id INTEGER PRIMARY KEY, content TEXT);
+CREATE TABLE facets (id INTEGER PRIMARY KEY, content TEXT);
+CREATE TABLE labels (key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE rollouts (
-    id INTEGER PRIMARY KEY, frame INTEGER, ref TEXT, label INTEGER, kind TEXT, step INTEGER, "group" INTEGER,
-    length INTEGER, reward REAL, correct INTEGER, key TEXT
+    id INTEGER PRIMARY KEY, frame INTEGER, ref TEXT, facets INTEGER, text_key TEXT, kind TEXT, step INTEGER,
+    "group" INTEGER, length INTEGER, reward REAL, correct INTEGER, key TEXT
 );
 CREATE INDEX refs ON rollouts (ref);
 CREATE INDEX problems ON rollouts (key);
@@ -84,10 +91,12 @@ CREATE TABLE details (id INTEGER PRIMARY KEY, prompt TEXT, fields TEXT);
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The rows of one step, or of one monitored model."""
+    """The rows of one step, of one monitored model, or some of a file."""
 
+    name: str
     kind: str
-    step: int
+    step: int | None
+    """None: rows of a file may have any."""
     sha256: str
     read: Callable[[], list[Row]]
     """Returns its verified rows; raises RunDataError if it is damaged."""
@@ -95,19 +104,27 @@ class Frame:
 
     @property
     def identity(self) -> str:
-        return f"{self.kind} {self.step} {self.sha256}"
+        return f"{self.name} {self.sha256}"
 
 
 def list_frames(run: Path, monitor: Mapping[str, Any] | None) -> list[Frame]:
     """Every frame of the rollout log, and of `monitor`, the run's monitor results; held-out ones first."""
     frames = [
-        Frame(frame.kind, frame.step, frame.sha256, frame.read, frame.rows)
+        Frame(
+            f"{frame.kind}.{frame.step}",
+            frame.kind,
+            frame.step,
+            frame.sha256,
+            frame.read,
+            frame.rows,
+        )
         for frame in scan_log(run / "results" / LOG).frames
         if frame.kind in KINDS
     ]
     for checkpoint in (monitor or {}).get("checkpoints", []):
         read = partial(read_monitored_rollouts, run / "results", checkpoint)
-        frames.append(Frame("monitored", checkpoint["step"], checkpoint["rows"]["sha256"], read, 0))
+        step, sha256 = checkpoint["step"], checkpoint["rows"]["sha256"]
+        frames.append(Frame(f"monitored.{step}", "monitored", step, sha256, read, 0))
     return sorted(frames, key=lambda frame: KINDS.index(frame.kind))
 
 
@@ -159,8 +176,9 @@ class RolloutIndex:
         damage, rows = "", list[Row]()
         try:
             rows = frame.read()
-        except RunDataError as error:
-            damage = f"{error} ({frame.expected_rows} rows lost)"
+        except GlasshouseError as error:
+            lost = f" ({frame.expected_rows} rows lost)" if frame.expected_rows else ""
+            damage = f"{error}{lost}"
         scored = iter(score_rows(self.monitors, [row for row in rows if "verdicts" not in row]))
         with self.database:
             insert = self.database.execute
@@ -169,15 +187,16 @@ class RolloutIndex:
             ).lastrowid
             for place, row in enumerate(rows):
                 verdicts = row["verdicts"] if "verdicts" in row else next(scored)
-                shown = describe_rollout(f"{frame.kind}.{frame.step}.{place}", row, verdicts)
-                content = json.dumps(shown["label"], sort_keys=True)
-                label = int.from_bytes(blake2b(content.encode(), digest_size=7).digest(), "big")
-                insert("INSERT OR IGNORE INTO labels VALUES (?, ?)", (label, content))
+                shown = describe_rollout(f"{frame.name}.{place}", row, verdicts, self.monitors)
+                content = json.dumps(find_facets(row, verdicts), sort_keys=True)
+                facets = int.from_bytes(blake2b(content.encode(), digest_size=7).digest(), "big")
+                insert("INSERT OR IGNORE INTO facets VALUES (?, ?)", (facets, content))
                 id = insert(
-                    "INSERT INTO rollouts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (number, shown["ref"], label, frame.kind,
+                    "INSERT INTO rollouts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (number, shown["ref"], facets, rollout_key(row["prompt"], row["cot"], row["text"]), frame.kind,
                      *(shown[name] for name in ("step", "group", "length", "reward", "correct", "key"))),
                 ).lastrowid  # fmt: skip
+                row["text"] = shown.pop("text")
                 question, text, prompt = (encodable(row[n]) for n in ("question", "text", "prompt"))
                 insert("INSERT INTO texts VALUES (?, ?, ?)", (id, question, text))
                 insert("INSERT INTO details VALUES (?, ?, ?)", (id, prompt, json.dumps(shown)))
@@ -191,8 +210,8 @@ class RolloutIndex:
         conditions = [condition for name, condition in FILTERS.items() if name in query]
         where = " AND ".join(conditions) or "TRUE"
         counts = self.database.execute(
-            f"SELECT content, n FROM (SELECT label, COUNT(*) AS n FROM rollouts WHERE {where} GROUP BY label) "
-            "JOIN labels ON labels.id = label",
+            f"SELECT content, n FROM (SELECT facets AS place, COUNT(*) AS n FROM rollouts WHERE {where} GROUP BY 1) "
+            "JOIN facets ON facets.id = place",
             query,
         )
         matching = 0
@@ -202,6 +221,8 @@ class RolloutIndex:
             for name, values in json.loads(content).items():
                 for value in values:
                     facets[name][value] = facets[name].get(value, 0) + count
+        labelled = f"SELECT {LABEL}, COUNT(*) FROM rollouts WHERE {where} GROUP BY 1"
+        facets["label"] = dict(self.database.execute(labelled, query).fetchall())
         column = query["sort"].removeprefix("-")
         direction = "DESC" if query["sort"].startswith("-") else "ASC"
         found = self.database.execute(
@@ -219,8 +240,8 @@ class RolloutIndex:
 
     def progress(self) -> dict[str, Any]:
         """How far the index is, and what cannot be read of the log."""
-        named = ((identity.split(" "), damage) for identity, damage in list(self.frames.items()))
-        damage = [f"{kind}, step {step}: {text}" for (kind, step, _), text in named if text]
+        named = ((identity.split(" ")[0], damage) for identity, damage in list(self.frames.items()))
+        damage = [f"{name}: {text}" for name, text in named if text]
         return {"indexed_frames": len(self.frames), "frames": len(self._wanted), "damage": damage}
 
     def count(self) -> int:
@@ -231,13 +252,28 @@ class RolloutIndex:
         """What the page shows of a rollout: in full, or shortened for a list."""
         limit = MAX_TEXT if is_full else PREVIEW_CHARACTERS
         sizes = (limit, limit, limit if is_full else 0)
-        question, text, prompt, fields = self.database.execute(
-            "SELECT substr(question, 1, ?), substr(text, 1, ?), substr(prompt, 1, ?), fields FROM texts "
-            "JOIN details USING (id) WHERE id = ?",
+        question, text, prompt, fields, facets, label = self.database.execute(
+            f"SELECT substr(question, 1, ?), substr(text, 1, ?), substr(prompt, 1, ?), fields, content, {LABEL} "
+            "FROM rollouts JOIN texts USING (id) JOIN details USING (id) JOIN facets ON facets.id = facets "
+            "WHERE rollouts.id = ?",
             (*sizes, id),
         ).fetchone()
-        row: Row = json.loads(fields)
+        row: Row = json.loads(fields) | {"facets": {**json.loads(facets), "label": [label]}}
         return {**row, "question": question, "text": text, "prompt": prompt}
+
+    def set_labels(self, labels: Mapping[str, bool]) -> None:
+        """Say what a person said about which texts."""
+        with self.database:
+            self.database.execute("DELETE FROM labels")
+            rows = ((key, "yes" if label else "no") for key, label in labels.items())
+            self.database.executemany("INSERT INTO labels VALUES (?, ?)", rows)
+
+    def find_text(self, ref: str) -> str | None:
+        """The key of a rollout's text, which a label belongs to."""
+        found = self.database.execute(
+            "SELECT text_key FROM rollouts WHERE ref = ?", [ref]
+        ).fetchone()
+        return str(found[0]) if found else None
 
     def list_problems(self) -> list[Row]:
         """Held-out problems that were answered at two steps or more, with how often each was correct."""
@@ -270,38 +306,52 @@ class RolloutIndex:
 # --- rows and queries ------------------------------------------------------------------------
 
 
-def describe_rollout(ref: str, row: Row, verdicts: Mapping[str, Verdict]) -> Row:
-    """What the page shows of a rollout besides its texts; `ref` names it, such as `train.12.7`."""
-    text, reasons = str(row["text"]), find_suspicions(row, verdicts)
+def describe_rollout(
+    ref: str, row: Row, verdicts: Mapping[str, Verdict], monitors: Sequence[Monitor]
+) -> Row:
+    """What the page shows of a rollout, besides its prompt and question; `ref` names it, such as `train.12.7`.
+    `marks` are the places in the text that monitors flag, as (start, end, monitor)."""
+    text, cot = str(row["text"]), row["cot"]
+    if cot is not None or not row["split"]:  # of another trainer
+        cot, answer = parts_of(cot, text)
+        cot += "\n" * bool(cot.rstrip() == cot and cot and answer)
+        text = cot + answer
+    else:
+        cot = text[: split_completion(text).answer_start]
+    parts = {"cot": (0, cot), "answer": (len(cot), text[len(cot) :])}
     return {
         "ref": ref,
         **{name: row[name] for name in SHOWN},
         "reward": finite(row["reward"]),
         "advantage": finite(row["advantage"]),
         "key": encodable(str(row["key"])),
+        "text": text,
         "characters": len(text),
-        "answer_start": split_completion(text).answer_start,
+        "answer_start": len(cot),
         "verdicts": verdicts,
-        "suspicions": [
-            {"id": id, "label": SUSPICIONS[id], "reason": reason} for id, reason in reasons.items()
+        "marks": [
+            (offset + start, offset + end, monitor.name)
+            for monitor in monitors
+            if isinstance(monitor, RuleMonitor) and verdicts.get(monitor.name, {}).get("flagged")
+            for offset, part in (parts[p] for p in SCOPE_PARTS[monitor.scope] if p in parts)
+            for start, end in monitor.find_matches(part[:MAX_TEXT])
         ],
-        "label": make_label(row, verdicts, reasons),
     }
 
 
-def make_label(
-    row: Row, verdicts: Mapping[str, Verdict], suspicions: Mapping[str, str]
-) -> dict[str, list[str]]:
+def find_facets(row: Row, verdicts: Mapping[str, Verdict]) -> dict[str, list[str]]:
     """The values of each facet: `validation/greedy` is also in `validation`; `!name` is a monitor that did
-    not flag it, and `any` stands for every suspicion."""
-    correct = {None: [], True: ["yes"], False: ["no"]}[row["correct"]]
+    not flag it. A checkpoint with a number is a step, which has filters of its own."""
+    read = row if row["reason"] else {**row, "rule": ""}  # the parser was not asked
+    names = {name: [read[name]] if read[name] else [] for name in ("rule", "finish_reason", "arm")}
     flags = {name: verdict["flagged"] for name, verdict in verdicts.items()}
+    checkpoint = str(row["checkpoint"])
     return {
-        "split": list(dict.fromkeys((kind_of(row["split"]), row["split"]))),
-        "correct": correct,
-        **{name: [row[name]] if row[name] else [] for name in ("rule", "finish_reason", "arm")},
+        "split": list(dict.fromkeys(filter(None, (kind_of(row["split"]), row["split"])))),
+        "checkpoint": [] if not checkpoint or checkpoint.isdecimal() else [checkpoint],
+        "correct": {None: [], True: ["yes"], False: ["no"]}[row["correct"]],
+        **names,
         "flagged": [n if flag else f"!{n}" for n, flag in flags.items() if flag is not None],
-        "suspicious": ["any", *suspicions] if suspicions else [],
     }
 
 

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from glasshouse.config.loading import flatten_keys
 from glasshouse.files import read_regular_file
@@ -28,6 +28,7 @@ from glasshouse.runs.run_directory import config_value
 if TYPE_CHECKING:
     from glasshouse.view.run_reader import RunReader
 
+Item = TypeVar("Item")
 Results = Mapping[str, Any]
 """summary.json or monitor.json of a run."""
 ACCURACIES = headline_measures(Family.ACCURACY)
@@ -65,8 +66,8 @@ def validation_accuracy(evaluations: Sequence[Row]) -> list[dict[str, Any]]:
 def collect_measures(
     evaluations: Sequence[Row], monitor: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Every measure over steps, with its label, unit, bounds and sentence: of the run's own
-    evaluations, then of `glasshouse monitor`."""
+    """Every measure over steps, with its label, unit, bounds and sentence: of the run's own evaluations; and of
+    `glasshouse monitor` or `measure`, with the change from the first to the last checkpoint."""
     points: dict[str, list[dict[str, Any]]] = {}
     for evaluation in evaluations:
         organism = evaluation.get("organism")
@@ -75,13 +76,17 @@ def collect_measures(
             if id != "rollouts" and (value is None or isinstance(value, int | float)):
                 point = {"value": finite(value), "low": None, "high": None}
                 points.setdefault(id, []).append({"step": evaluation["step"], **point})
+    found = {id: {**describe_measure(id), "points": points[id]} for id in sort_measures(points)}
+    changes = ((monitor or {}).get("change") or {}).get("measures", {})
     for checkpoint in (monitor or {}).get("checkpoints", []):
-        for evaluation_name, measures in checkpoint["measures"].items():
+        for source, measures in checkpoint["measures"].items():
             for name, measured in measures.items():
-                points.setdefault(f"{evaluation_name}.{name}", []).append(
-                    {"step": checkpoint["step"], **describe_value(measured)}
-                )
-    return {id: {**describe_measure(id), "points": points[id]} for id in sort_measures(points)}
+                id = f"{source}.{name}" if source else name
+                change = describe_value(changes[name]) if name in changes else None
+                own = {**describe_measure(id), "points": [], "change": change}
+                point = {"step": checkpoint["step"], **describe_value(measured)}
+                found.setdefault(id, own)["points"].append(point)
+    return {id: found[id] for id in sort_measures(found)}
 
 
 def metric_columns(rows: Sequence[Row]) -> dict[str, Any]:
@@ -123,12 +128,6 @@ def describe_value(measured: Mapping[str, Any]) -> dict[str, Any]:
     return {name: finite(measured.get(name)) for name in names}
 
 
-def describe_changes(monitor: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The change of each measure from the first to the last monitored checkpoint."""
-    changes = ((monitor or {}).get("change") or {}).get("measures", {})
-    return {name: describe_value(measured) for name, measured in changes.items()}
-
-
 def compare_ends(summary: Mapping[str, Any] | None) -> dict[str, Any]:
     """The evaluations before and after training, measure by measure, sampled accuracy first. Without rows
     if the run is not finished."""
@@ -168,6 +167,17 @@ def finite(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
+
+
+def thin(items: Sequence[Item], limit: int) -> list[Item]:
+    """At most `limit` evenly spaced items, with the first and the last.
+
+    Example: `thin([1, 2, 3, 4, 5], 3)` is [1, 3, 5].
+    """
+    if len(items) <= limit:
+        return list(items)
+    places = {round(place * (len(items) - 1) / (limit - 1)) for place in range(limit)}
+    return [items[place] for place in sorted(places)]
 
 
 # --- the sentence at the top of a page: a change with its interval, or that none is shown ---

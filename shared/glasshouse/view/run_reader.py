@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from glasshouse.config.loading import dump_yaml
-from glasshouse.errors import GlasshouseError, RunDataError
+from glasshouse.errors import GlasshouseError, RunDataError, RunError
 from glasshouse.measurement.registry import Family
 from glasshouse.monitors.base import Monitor
 from glasshouse.runs.checkpoints import list_steps, read_newest_state
@@ -42,11 +42,10 @@ from glasshouse.runs.run_directory import (
 )
 from glasshouse.runs.verify import verify_curves, verify_rollout_log
 from glasshouse.terminal import shell_command
-from glasshouse.view.rollout_checks import make_text_monitors
+from glasshouse.view.rollout_index import Frame, list_frames
 from glasshouse.view.run_measures import (
     collect_measures,
     compare_ends,
-    describe_changes,
     describe_evaluation,
     find_headline,
     load_evaluation_rows,
@@ -54,6 +53,7 @@ from glasshouse.view.run_measures import (
     summarize_run,
     validation_accuracy,
 )
+from glasshouse.view.text_monitors import make_text_monitors
 
 VERIFY_SECONDS = 10.0
 """How often the files of a run that is training are verified as a whole."""
@@ -75,6 +75,8 @@ class RunLocation:
     path: Path
     study: str = ""
     """The id of its study; empty if it is not part of one."""
+    is_file: bool = False
+    """Rollouts of any trainer instead of a run."""
 
 
 @dataclass(slots=True)
@@ -120,6 +122,18 @@ class RunReader:
     @property
     def path(self) -> Path:
         return self.location.path
+
+    @property
+    def frames_stamp(self) -> Any:
+        """Changes when there are other frames."""
+        return stamp_file(self.path / "results" / LOG), id(self.monitor)
+
+    @property
+    def frames(self) -> list[Frame]:
+        try:
+            return list_frames(self.path, self.monitor)
+        except (RunDataError, RunError):
+            return []  # a log of another version, or not a file: the damage says so
 
     def refresh(self) -> bool:
         """Read what has changed; returns whether anything did."""
@@ -200,8 +214,16 @@ class RunReader:
         steps = whole_number(config_value(self.config, "steps"))
         left = seconds_left(self.metrics.rows, steps) if self.status == "running" else None
         evaluations = load_evaluation_rows(self.events.rows)
+        named = describe_run(self.location, self.config)
+        facts = "{task} ({style}), {algorithm} on {model}, seed {seed}".format(**named)
         return {
-            **describe_run(self.location, self.config),
+            **named,
+            "tabs": ["overview", "", "rollouts", "problems"],
+            "facts": f"{facts} · step {self.step} of {steps}",
+            "names": {},
+            "said": [],
+            "unsaid": [],
+            "settings": {},
             "status": self.status,
             "step": self.step,
             "steps": steps,
@@ -212,7 +234,6 @@ class RunReader:
             "metrics": metric_columns(self.metrics.rows),
             "accuracy": validation_accuracy(evaluations),
             "measures": collect_measures(evaluations, self.monitor),
-            "changes": describe_changes(self.monitor),
             "ends": compare_ends(self.summary),
             "marks": [
                 describe_event(event)

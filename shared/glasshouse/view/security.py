@@ -3,12 +3,16 @@
 A page in the same browser could reach a server on loopback through a name that resolves to
 127.0.0.1 (DNS rebinding). The server therefore answers only requests whose `Host` names an address
 that it listens on. On any other address than loopback a token is required as well.
+
+The one request that writes needs more: the token of the page, which only a page of this server can read, in a header
+that no form can send, and an `Origin` that is the server's own.
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import secrets
 from collections.abc import Collection
 
 from starlette.datastructures import MutableHeaders
@@ -17,6 +21,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "glasshouse_view_token"
+WRITE_PATH = "/api/label"
+PAGE_TOKEN_HEADER = "x-glasshouse-page"
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -58,6 +64,8 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str], token: str) -> None:
         self.app, self.hosts, self.token = app, hosts, token
+        self.page_token = secrets.token_urlsafe(24)
+        """What a page that may write sends; `/api/info` gives it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,16 +92,20 @@ class Guard:
                 "`glasshouse view` printed, or start it with --allow-host NAME.\n"
             )
             return PlainTextResponse(text, status_code=421)
-        if scope["method"] not in ("GET", "HEAD"):
+        is_write = scope["method"] == "POST" and scope["path"] == WRITE_PATH
+        if scope["method"] not in ("GET", "HEAD") and not is_write:
             return PlainTextResponse("This server only reads.\n", status_code=405)
+        if is_write and not self._is_own_page(request):
+            text = "Only the page of this server may write a label: load it again.\n"
+            return PlainTextResponse(text, status_code=403)
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
         if (
             not self.token
-            or self._is_token(request.cookies.get(COOKIE, ""))
-            or self._is_token(bearer)
+            or _is_same(request.cookies.get(COOKIE, ""), self.token)
+            or _is_same(bearer, self.token)
         ):
             return None
-        if self._is_token(request.query_params.get("token", "")):
+        if _is_same(request.query_params.get("token", ""), self.token):
             response = RedirectResponse("/", status_code=303)
             response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", path="/")
             return response
@@ -102,5 +114,15 @@ class Guard:
         )
         return PlainTextResponse(text, status_code=401)
 
-    def _is_token(self, value: str) -> bool:
-        return hmac.compare_digest(value.encode(), self.token.encode())
+    def _is_own_page(self, request: HTTPConnection) -> bool:
+        headers = request.headers
+        origin = headers.get("origin", "").lower().partition("://")[2]
+        return (
+            origin == headers.get("host", "").lower()
+            and headers.get("sec-fetch-site", "same-origin") == "same-origin"
+            and _is_same(headers.get(PAGE_TOKEN_HEADER, ""), self.page_token)
+        )
+
+
+def _is_same(value: str, token: str) -> bool:
+    return hmac.compare_digest(value.encode(), token.encode())

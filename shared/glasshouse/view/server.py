@@ -9,12 +9,15 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 from glasshouse.errors import RunError, install_command
+from glasshouse.tables import list_files
 from glasshouse.terminal import count_noun
-from glasshouse.view.library import Library, check_roots
+from glasshouse.view.library import Library
 
 DEFAULT_PORT = 8420
 REQUEST_SECONDS = 10
@@ -30,8 +33,9 @@ def serve(
     token: str = "",
     allow_hosts: Sequence[str] = (),
     open_browser: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Serve these folders until interrupted.
+    """Serve these folders and files until interrupted; `options` are those of `RolloutFile`.
 
     Example: `serve([Path("runs")])`
     """
@@ -44,18 +48,33 @@ def serve(
         raise RunError(
             f'glasshouse view needs the extra "view": {install_command("view")}'
         ) from None
-    check_roots(paths)
+    for path in paths:
+        if not path.exists():
+            raise RunError(
+                f"{path} does not exist. Name runs, a folder with runs, or files of rollouts."
+            )
+        if path.is_file():
+            list_files(path)  # raises if its name is of no known format
     if not is_loopback(host) and not token:
         token = secrets.token_urlsafe(24)
-    library = Library(paths)
+    library = Library(paths, options)
+    runs = list(library.catalog.runs.values())
+    for run in runs:
+        if run.is_file:
+            library.open_run(run.id)  # raises if the file cannot be read
     listener = bind_socket(host, port)
     names = allowed_host_names(host, [*allow_hosts, *([socket.gethostname()] if token else [])])
     app = make_app(library, hosts=names, token=token)
     shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     query = f"?token={token}" if token else ""
     address = f"http://{shown}:{listener.getsockname()[1]}/{query}"
-    lines = [f"{count_noun(len(library.catalog.runs), 'run')}: {address}"]
-    if not library.catalog.runs:
+    if len(runs) == 1 and runs[0].is_file:
+        address += f"#/run/{quote(runs[0].id, safe='')}/overview"
+    files = sum(run.is_file for run in runs)
+    found = [count_noun(len(runs) - files, "run")] if len(runs) > files or not files else []
+    found += [count_noun(files, "source") + " of rollouts"] if files else []
+    lines = [f"{', '.join(found)}: {address}"]
+    if not runs:
         lines.append("No run is in these folders yet. The page shows runs as soon as they start.")
     if token:
         lines.append(

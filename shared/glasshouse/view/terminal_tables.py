@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
@@ -17,11 +17,14 @@ from glasshouse.measurement.registry import lookup, sort_measures
 from glasshouse.runs.rows import kind_of
 from glasshouse.tasks.answers import split_completion
 from glasshouse.terminal import terminal_safe
+from glasshouse.view.run_measures import thin
 
 Row = dict[str, Any]
 Estimate = dict[str, Any]
 """A measure of results/monitor.json."""
 PLAIN: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold"}
+MAX_COLUMNS = 8
+"""Checkpoints in a table; of more, evenly spaced ones with the first and the last."""
 MAX_LINES = 12
 """Lines per split in the overview; more steps than this are merged into ranges."""
 
@@ -145,34 +148,71 @@ def _describe_sampling(row: Row) -> str:
     return f"{text}; mean log-probability {sum(row['logprobs']) / row['length']:.3f}"
 
 
-# --- monitoring ------------------------------------------------------------------------------
+# --- measures --------------------------------------------------------------------------------
 
 
-def monitor_table(results: dict[str, Any]) -> Table:
-    """One row per measure, one column per checkpoint, and the change with its interval. All other
-    intervals, nulls and ceilings are in monitor.json and in the report."""
-    checkpoints, changes = results["checkpoints"], results["change"]["measures"]
-    settings = results["settings"]
-    table = Table(
-        title=f"{settings['problems']} held-out problems, rollouts {settings['rollouts']}; by checkpoint step",
-        title_justify="left",
-        padding=(0, 1, 0, 0),
-        **PLAIN,
-    )
+def measures_table(results: dict[str, Any]) -> Table:
+    """One row per measure, one column per checkpoint, and the change with its interval; of a single checkpoint, more
+    about each value. monitor.json, measures.json and the report have everything."""
+    checkpoints = thin(results["checkpoints"], MAX_COLUMNS)
+    changes = results["change"]["measures"]
+    settings, is_file = results["settings"], "title" in results
+    names = [c["name"] if is_file or c["step"] == 0 else c["step"] for c in checkpoints]
+    title = None
+    if not is_file:
+        title = f"{settings['problems']} held-out problems, rollouts {settings['rollouts']}; by checkpoint step"
+    table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), **PLAIN)
     table.add_column("measure", no_wrap=True)
-    for checkpoint in checkpoints:
-        name = str(checkpoint["name"] if checkpoint["step"] == 0 else checkpoint["step"])
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("change (95 % interval)", justify="right", no_wrap=True)
-    for evaluation, measures in checkpoints[-1]["measures"].items():
+    single = ["value", "95 % interval", "null (p)", "ceiling", "rollouts"]
+    columns = [*names, "change (95 % interval)"] if len(checkpoints) > 1 else single
+    for name in columns:
+        table.add_column(escape(terminal_safe(str(name))), justify="right", no_wrap=not is_file)
+    for source, measures in checkpoints[-1]["measures"].items():
         for name in sort_measures(measures):
-            if lookup(name).detail:
+            if lookup(name).detail and source:
                 continue
-            found = (c["measures"].get(evaluation, {}).get(name, {}) for c in checkpoints)
-            values = (format_number(estimate.get("value")) for estimate in found)
-            label = escape(lookup(f"{evaluation}.{name}").label_with_unit)
-            table.add_row(label, *values, format_change(changes.get(name)))
+            found = [c["measures"].get(source, {}).get(name, {}) for c in checkpoints]
+            label = lookup(f"{source}.{name}" if source else name).label_with_unit
+            with_interval = is_file and len(checkpoints) <= 3
+            cells = [format_value(estimate, with_interval) for estimate in found]
+            cells.append(format_change(changes.get(name)))
+            if len(checkpoints) == 1:
+                cells = describe_estimate(found[0])
+            table.add_row(escape(terminal_safe(label)), *cells)
     return table
+
+
+def describe_estimate(estimate: Estimate) -> list[str]:
+    """Value, interval, null with p, ceiling and number of rollouts."""
+    low, high, null, p, n = (estimate.get(name) for name in ("low", "high", "null", "p", "n"))
+    between = "" if low is None else f"{format_number(low)} to {format_number(high)}"
+    null_p = "" if null is None or p is None else f"{format_number(null)} ({p:.4f})"
+    ceiling = "" if estimate.get("ceiling") is None else format_number(estimate["ceiling"])
+    return [format_number(estimate.get("value")), between, null_p, ceiling, f"{n or 0:,}"]
+
+
+def format_value(estimate: Estimate, with_interval: bool) -> str:
+    value, low, high = (estimate.get(name) for name in ("value", "low", "high"))
+    is_known = with_interval and low is not None and high is not None
+    between = f" ({format_number(low)} to {format_number(high)})" if is_known else ""
+    return format_number(value) + between
+
+
+def print_measures(console: Console, results: dict[str, Any]) -> None:
+    """What `glasshouse measure` found, as `measured.summarize_measures` says it."""
+
+    def write(*lines: str, style: str = "") -> None:
+        for line in lines:
+            console.print(Text(terminal_safe(line), style=style), soft_wrap=True)
+
+    write(results["title"], style="bold")
+    write(*filter(None, [results["verdict"], *results["said"]]))
+    console.print(measures_table(results))
+    if results["unsaid"]:
+        write("What cannot be said", style="bold")
+        write(*(f"- {sentence}" for sentence in results["unsaid"]))
+    write("How it was measured", style="bold")
+    write(*(f"- {name}: {text}" for name, text in results["settings"].items()))
 
 
 def format_number(value: float | None, sign: str = "") -> str:

@@ -30,6 +30,16 @@ export async function get<T>(name: string, params: Params = {}, signal?: AbortSi
   return content as T;
 }
 
+let pageToken = "";
+
+/** Label a rollout: 1, 0, or null to remove its label. */
+export async function setLabel(run: string, ref: string, label: number | null): Promise<void> {
+  pageToken ||= (await get<{ token: string }>("info")).token;
+  const headers = { "Content-Type": "application/json", "X-Glasshouse-Page": pageToken };
+  const response = await fetch("api/label", { method: "POST", headers, body: JSON.stringify({ run, ref, label }) });
+  if (!response.ok) throw new Error(((await response.json().catch(() => null)) as { error?: string } | null)?.error ?? "The server refused the label. Load the page again.");
+}
+
 /** Call `onchange` when the run, or any run, has changed; returns a function that ends this. */
 export function listen(run: string, onchange: () => void, onstate: (connected: boolean) => void): () => void {
   if (snapshot) return () => undefined;

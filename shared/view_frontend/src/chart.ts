@@ -33,6 +33,8 @@ export interface ChartSpec {
   marks?: Mark[];
   from: number;
   to: number;
+  /** The name of each step, if it has one. */
+  names?: Record<string, string>;
 }
 
 export interface ChartEvents {
@@ -166,7 +168,7 @@ export class LineChart {
         s("text", { x: MARGIN.left - 6, y: this.y(tick), dy: "0.32em", "text-anchor": "end" }, format(tick)),
       ]),
       s("line", { class: "axis", x1: MARGIN.left, x2: right, y1: BOTTOM, y2: BOTTOM }),
-      steps.map((tick) => s("text", { x: this.x(tick), ...label }, tick.toLocaleString("en-US"))),
+      steps.map((tick) => s("text", { x: this.x(tick), ...label }, this.spec.names?.[tick] ?? tick.toLocaleString("en-US"))),
       s("text", { class: "axis-label", x: MARGIN.left - 8, y: BOTTOM + 15, "text-anchor": "end" }, "step"));
   }
 

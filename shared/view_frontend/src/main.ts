@@ -1,8 +1,8 @@
 // The frame of the page: header, navigation, theme, keys, and the view that the address names.
 
-import { get, RunStore, snapshot } from "./api";
+import { RunStore, snapshot } from "./api";
 import { announce, type Child, h, notice, replace, type View } from "./dom";
-import { duration } from "./format";
+import { duration, visible } from "./format";
 import { current, link } from "./router";
 import { compareView } from "./views/compare";
 import { curvesView } from "./views/curves";
@@ -14,7 +14,7 @@ import { runsView } from "./views/runs";
 import { studyView } from "./views/study";
 
 const TABS: [string, string][] = [["overview", "Overview"], ["", "Curves"], ["rollouts", "Rollouts"], ["problems", "Problems"]];
-const KEYS: [string, string][] = [["j / k", "next, previous rollout"], ["n / p", "next, previous group"], ["g", "group side by side"], ["/", "search"], ["Esc", "back, clear the search"], ["?", "these keys"]];
+const KEYS: [string, string][] = [["j / k", "next, previous rollout"], ["n / p", "next, previous group"], ["g", "group side by side"], ["m", "rendered or source"], ["1 / 0", "label: shows the behaviour, or not"], ["Backspace", "remove the label"], ["u", "undo the last label"], ["/", "search"], ["Esc", "back, clear the search"], ["?", "these keys"]];
 
 const app = document.getElementById("app")!;
 const nav = h("nav", { "aria-label": "Pages" });
@@ -26,7 +26,6 @@ const theme = h("button", { type: "button", class: "icon" });
 let view: View | null = null;
 let store: RunStore | null = null;
 let shown = "";
-let suspicions: Record<string, string> = {};
 /** Where a report begins: its run, or the comparison of its runs. */
 const home = !snapshot ? link("runs")
   : snapshot.runs.length === 1 ? link("run", snapshot.runs[0]!.id, "overview")
@@ -95,12 +94,11 @@ function openRun(content: HTMLElement, id: string, tab: string): void {
       replace(head, h("h1", {}, id));
       return;
     }
-    const facts = `${run.task} (${run.style}), ${run.algorithm} on ${run.model}, seed ${run.seed} · step ${run.step} of ${run.steps}`;
     replace(head,
       h("div", { class: "title-row" }, h("h1", {}, run.id), statusBadge(run.status),
-        h("p", { class: "muted" }, facts, run.seconds_left === null ? "" : ` · ${duration(run.seconds_left)} left`,
+        h("p", { class: "muted" }, visible(run.facts), run.seconds_left === null ? "" : ` · ${duration(run.seconds_left)} left`,
           run.study ? h("span", {}, " · study ", h("a", { href: link("study", run.study) }, run.study)) : null)),
-      tab === "overview" || (!tab && run.status !== "running") ? h("p", { class: "lead" }, run.verdict) : null,
+      tab === "overview" || (!tab && run.status !== "running") ? [run.verdict ? h("p", { class: "lead" }, visible(run.verdict)) : null, run.said.map((line) => h("p", { class: "hint" }, visible(line)))].flat() : null,
       warning("Some monitors cannot be applied to the rollouts.", run.notes),
       warning("A part of this run cannot be read.", run.damage.map((d) => h("span", {}, h("code", {}, d.file), ` ${d.problem}. ${d.remedy}`))));
     drawNav();
@@ -110,7 +108,7 @@ function openRun(content: HTMLElement, id: string, tab: string): void {
   const make = (): void => {
     if (view || here !== store || (!here.run && tab !== "rollouts")) return;
     view = tab === "overview" ? overviewView(body, here)
-      : tab === "rollouts" ? rolloutsView(body, here, suspicions)
+      : tab === "rollouts" ? rolloutsView(body, here)
       : tab === "problems" ? problemsView(body, here)
       : curvesView(body, here);
   };
@@ -134,7 +132,7 @@ function drawNav(): void {
   replace(nav,
     isSingle ? null : [item(link("runs"), "Runs", route.view === "runs"), item(compare, "Compare", route.view === "compare")],
     isSingle || route.view !== "run" ? null : h("span", { class: "divider", "aria-hidden": "true" }),
-    route.view === "run" ? TABS.map(([tab, text]) => item(link("run", route.id, tab), text, route.tab === tab)) : null,
+    route.view === "run" ? TABS.filter(([tab]) => store?.run?.tabs.includes(tab) ?? true).map(([tab, text]) => item(link("run", route.id, tab), text, route.tab === tab)) : null,
   );
   const here = nav.querySelector<HTMLElement>("[aria-current]");
   if (here) nav.scrollLeft = here.offsetLeft - nav.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
@@ -162,7 +160,7 @@ setTheme(0);
 if (snapshot) {
   live.textContent = "report";
   live.classList.add("off");
-  live.title = "A snapshot: this file does not change while the run goes on. `glasshouse view` is the live page.";
+  live.title = "A snapshot: this file does not change. `glasshouse view` is the live page.";
   if (!location.hash.startsWith("#/")) history.replaceState(null, "", home);
 }
 document.querySelector(".skip")?.addEventListener("click", (event) => {
@@ -172,5 +170,4 @@ document.querySelector(".skip")?.addEventListener("click", (event) => {
 window.addEventListener("hashchange", render);
 document.addEventListener("keydown", onkey);
 window.addEventListener("unhandledrejection", (event) => announce(String((event.reason as Error)?.message ?? "")));
-void get<{ suspicions: Record<string, string> }>("info").then((info) => { Object.assign(suspicions, info.suspicions); }).catch(() => undefined);
 render();

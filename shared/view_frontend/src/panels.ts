@@ -6,30 +6,33 @@ import type { Measure, MeasureSpec, Run } from "./types";
 const MAX_LINES = 6;
 const ACCURACY = "Held-out accuracy";
 
+type Base = Pick<ChartSpec, "from" | "to" | "marks" | "names">;
+
 interface Entry {
   spec: MeasureSpec;
   line: Line;
 }
 
 export function runPanels(run: Run, from: number, to: number, window: number): ChartSpec[] {
-  return panels(run, [...measureEntries(run), ...metricEntries(run, window)], { from, to, marks: run.marks });
+  return panels(run, [...measureEntries(run), ...metricEntries(run, window)], { from, to, marks: run.marks, names: run.names });
 }
 
 /** The figures of the verdict: held-out accuracy, and the first measures of monitorability. */
 export function leadPanels(run: Run): ChartSpec[] {
   const points = [...run.accuracy, ...Object.values(run.measures)].flatMap((m) => m.points.map((p) => p.step));
-  const all = panels(run, measureEntries(run), { from: 0, to: Math.max(run.step, 1, ...points), marks: [] });
+  if (run.status === "file" && new Set(points).size < 2) return []; // a dot is no figure
+  const all = panels(run, measureEntries(run), { from: 0, to: Math.max(run.step, 1, ...points), marks: [], names: run.names });
   return all.slice(0, all[0]?.title === ACCURACY ? 3 : 2);
 }
 
-function panels(run: Run, entries: Entry[], base: Pick<ChartSpec, "from" | "to" | "marks">): ChartSpec[] {
+function panels(run: Run, entries: Entry[], base: Base): ChartSpec[] {
   return run.families.flatMap((title) => {
     const shown = entries.filter((e) => e.spec.family === title && e.line.points.some((p) => p[1] !== null)).slice(0, MAX_LINES);
     return shown.length ? [panel(title, shown, base)] : [];
   });
 }
 
-function panel(title: string, entries: Entry[], base: Pick<ChartSpec, "from" | "to" | "marks">): ChartSpec {
+function panel(title: string, entries: Entry[], base: Base): ChartSpec {
   const specs = entries.map((e) => e.spec);
   const areShares = specs.every((s) => s.bounds && s.bounds[0] === 0 && s.bounds[1] === 1);
   const hasIntervals = entries.some((e) => e.line.band?.some((b) => b[1] !== null));

@@ -15,7 +15,6 @@ export function readSnapshot(): Snapshot | null {
 }
 
 export function answerFrom(data: Snapshot, name: string, params: Params): unknown {
-  if (name === "info") return { suspicions: data.suspicions };
   if (name === "runs") return { runs: data.runs, studies: [], roots: [] };
   if (name === "compare" && data.compare) return data.compare;
   const id = String(params["run"] ?? "");
@@ -31,9 +30,9 @@ function listRollouts(sample: Snapshot["rollouts"][string], params: Params): Rol
   const within = (value: number | null, low: string, high: string): boolean =>
     (!text(low) || (value !== null && value >= Number(text(low)) - 1e-6)) && (!text(high) || (value !== null && value <= Number(text(high)) + 1e-6));
   const matches = (row: Rollout): boolean =>
-    Object.entries(row.label).every(([name, values]) => !text(name) || values.includes(text(name)))
+    Object.entries(row.facets).every(([name, values]) => !text(name) || values.includes(text(name)))
     && (["ref", "group", "key"] as const).every((name) => !text(name) || String(row[name]) === text(name))
-    && (!text("held_out") || /^(validation|monitored)/.test(row.split))
+    && (!text("held_out") || /^(validation|monitored|$)/.test(row.split))
     && within(row.step, "first", "last") && within(row.reward, "min_reward", "max_reward")
     && `${row.question}\n${row.text}`.toLowerCase().includes(text("text").toLowerCase());
   const matching = sample.rows.filter(matches);
@@ -43,7 +42,7 @@ function listRollouts(sample: Snapshot["rollouts"][string], params: Params): Rol
   matching.sort((a, b) => sign * ((a[column] ?? Infinity * sign) - (b[column] ?? Infinity * sign)) || 0);
   const facets: RolloutPage["facets"] = {};
   for (const row of matching) {
-    for (const [name, values] of Object.entries(row.label)) {
+    for (const [name, values] of Object.entries(row.facets)) {
       const counts = (facets[name] ??= {});
       for (const value of values) counts[value] = (counts[value] ?? 0) + 1;
     }
@@ -52,6 +51,6 @@ function listRollouts(sample: Snapshot["rollouts"][string], params: Params): Rol
   return {
     total: sample.rows.length, matching: matching.length, facets, damage: sample.damage, ...ALL,
     rows: matching.slice(offset, offset + Number(params["limit"] ?? 50)),
-    ...(sample.total > sample.rows.length ? { note: `A sample of the run's ${count(sample.total)} rollouts; the others are in its log.` } : {}),
+    ...(sample.total > sample.rows.length ? { note: `A sample of ${count(sample.total)} rollouts.` } : {}),
   };
 }

@@ -1,10 +1,10 @@
 // The JSON of the server (shared/glasshouse/view/app.py).
 
-import type { Rollout as RolloutFields } from "./rollout";
+import type { TextMark } from "./markdown";
 
 export type Value = number | null;
 export type Bounds = [number, number] | null;
-export type Status = "running" | "finished" | "interrupted" | "failed" | "empty";
+export type Status = "running" | "finished" | "interrupted" | "failed" | "empty" | "file";
 
 export interface Estimate {
   value: Value;
@@ -30,7 +30,8 @@ export interface MeasureSpec {
   detail: boolean;
 }
 
-export type Measure = MeasureSpec & { points: Point[] };
+/** One of `glasshouse monitor` or `measure` has a change from the first to the last checkpoint, or null. */
+export type Measure = MeasureSpec & { points: Point[]; change?: Estimate | null };
 
 /** What the list of runs and the page of a run have in common. */
 interface RunFacts {
@@ -69,6 +70,9 @@ export interface Mark {
 
 export interface Run extends RunFacts {
   version: number;
+  tabs: string[];
+  /** The line below its name. */
+  facts: string;
   config_text: string;
   /** Panels in their order. */
   families: string[];
@@ -78,7 +82,12 @@ export interface Run extends RunFacts {
   /** Sampled accuracy, then greedy accuracy. */
   accuracy: Measure[];
   measures: Record<string, Measure>;
-  changes: Record<string, Estimate>;
+  /** Of a file: the name of the checkpoint at each step. */
+  names: Record<string, string>;
+  /** Of a file: sentences about the measures, why others are undefined, and how it was measured. */
+  said: string[];
+  unsaid: string[];
+  settings: Record<string, string>;
   /** Evaluations before and after training. */
   ends: { problems: Value; rows: { label: string; sentence: string; before: Estimate; after: Estimate }[] };
   marks: Mark[];
@@ -92,19 +101,36 @@ export interface Run extends RunFacts {
   damage: { file: string; problem: string; remedy: string }[];
 }
 
-type ShownFields =
-  | "step" | "split" | "arm" | "group" | "sample" | "key" | "question" | "gold_answer" | "text" | "prompt" | "length" | "reason"
-  | "finish_reason" | "reward" | "terms" | "correct" | "model_answer" | "rule" | "behaviour" | "advantage";
-
-/** A rollout; in a list its texts are shortened. */
-export interface Rollout extends Pick<RolloutFields, ShownFields> {
+/** A rollout (shared/glasshouse/types.py); in a list its texts are shortened. */
+export interface Rollout {
   ref: string;
-  /** The value of each filter that counts values. */
-  label: Record<string, string[]>;
+  step: number;
+  split: string;
+  arm: string;
+  checkpoint: string;
+  group: number;
+  sample: number;
+  key: string;
+  question: string;
+  prompt: string;
+  text: string;
   characters: number;
   answer_start: number;
+  gold_answer: string;
+  model_answer: string | null;
+  rule: string;
+  reason: string;
+  length: Value;
+  finish_reason: string;
+  reward: Value;
+  terms: Record<string, number>;
+  correct: boolean | null;
+  behaviour: boolean | null;
+  advantage: Value;
   verdicts: Record<string, { score: Value; flagged: boolean | null; reason: string }>;
-  suspicions: { id: string; label: string; reason: string }[];
+  marks: TextMark[];
+  /** The values of each filter that counts values; `label` is what a person said. */
+  facets: Record<string, string[]>;
 }
 
 /** How far the log is indexed. */
@@ -166,7 +192,6 @@ export interface StudyResults {
 
 /** The data of a report, inside its file (shared/glasshouse/view/report.py). */
 export interface Snapshot {
-  suspicions: Record<string, string>;
   runs: Overview[];
   run: Record<string, Run>;
   rollouts: Record<string, { rows: Rollout[]; problems: Problem[]; total: number; damage: string[] }>;

@@ -19,8 +19,8 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
   const figures = h("div", { class: "panels lead-panels" });
   const rollouts = h("div", {}, notice("loading", "Reading the rollouts…"));
   const tables = h("div");
-  replace(root, h("h2", { class: "offscreen" }, "Overview"), figures,
-    h("section", {}, h("h2", {}, "A held-out problem before and after"), rollouts), h("section", {}, h("h2", { class: "offscreen" }, "Tables"), tables));
+  const problem = h("section", {}, h("h2", {}, "A problem before and after"), rollouts);
+  replace(root, h("h2", { class: "offscreen" }, "Overview"), figures, problem, h("section", {}, h("h2", { class: "offscreen" }, "Tables"), tables));
 
   const render = (): void => {
     const run = store.run;
@@ -30,8 +30,9 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
       onpick: (step) => { location.hash = link("run", run.id, "rollouts", { first: step, last: step }); },
     }));
     replace(figures, charts.map((chart) => chart.element),
-      charts.length ? null : notice("empty", "No held-out problem was evaluated yet.", "evaluate.problems and evaluate.every set when a run is evaluated."));
-    if (!tables.querySelector("details[open]:not(.opened)")) replace(tables, endTable(run), measureTables(run), trainingBlock(run));
+      charts.length || run.status === "file" ? null : notice("empty", "No held-out problem was evaluated yet.", "evaluate.problems and evaluate.every set when a run is evaluated."));
+    if (!tables.querySelector("details[open]:not(.opened)")) replace(tables, endTable(run), measureTables(run), sentences("What cannot be said", run.unsaid), facts("How it was measured", run.settings), run.config_text ? trainingBlock(run) : null);
+    problem.hidden = run.status === "file" && Object.keys(run.names).length < 2;
     if (shownStep === run.step) return;
     shownStep = run.step;
     showEnds(run.id);
@@ -65,7 +66,8 @@ async function loadEnds(run: string): Promise<{ rows: Rollout[]; isIndexing: boo
 
 function highlightCard(run: string, rollout: Rollout): HTMLElement {
   const card = rolloutCard(rollout, run, true);
-  card.prepend(h("h3", {}, rollout.step ? `Step ${rollout.step}` : "Before training"), h("p", { class: "question", dir: "auto" }, visible(rollout.question)));
+  const isNamed = !/^\d*$/.test(rollout.checkpoint);
+  card.prepend(h("h3", {}, isNamed ? visible(rollout.checkpoint) : rollout.step ? `Step ${rollout.step}` : "Before training"), h("p", { class: "question", dir: "auto" }, visible(rollout.question)));
   card.append(h("p", {}, h("a", { href: link("run", run, "problems", { key: rollout.key }) }, "This problem at every step")));
   return card;
 }
@@ -85,33 +87,42 @@ function endTable({ ends }: Run): HTMLElement | null {
     "95 % intervals: Wilson's, with the variance between problems where a problem has several samples.");
 }
 
+/** A column per checkpoint, the change between the first and the last, and what the last is compared with. */
 function measureTables(run: Run): HTMLElement {
-  const monitored = Object.entries(run.measures).filter(([id, m]) => id.includes(".") && m.points.some((p) => "ceiling" in p));
-  if (!monitored.length) {
+  const measured = Object.values(run.measures).filter((m) => m.change !== undefined);
+  if (!measured.length) {
+    if (run.status === "file") return h("div");
     return h("div", { class: "notice empty" }, h("strong", {}, "Monitorability is not measured yet."), h("p", {}, "Run ", h("code", {}, run.commands["monitor"] ?? ""), " to measure it."));
   }
-  const steps = monitored.flatMap(([, m]) => m.points.map((p) => p.step));
-  const ends = [Math.min(...steps), Math.max(...steps)];
-  const row = ([id, m]: [string, Measure]): (string | [string, string])[] => {
-    const [first, end] = ends.map((step) => m.points.find((p) => p.step === step));
-    return [[m.unit ? `${m.label}, ${m.unit}` : m.label, m.sentence], estimateText(first), estimateText(end), estimateText(run.changes[id.slice(id.indexOf(".") + 1)], true),
+  const steps = [...new Set(measured.flatMap((m) => m.points.map((p) => p.step)))].sort((a, b) => a - b);
+  const row = (m: Measure): (string | [string, string])[] => {
+    const end = m.points.at(-1);
+    return [[m.unit ? `${m.label}, ${m.unit}` : m.label, m.sentence], ...steps.map((step) => estimateText(m.points.find((p) => p.step === step))),
+      ...(steps.length > 1 ? [estimateText(m.change ?? undefined, true)] : []),
       end?.null == null ? "" : `${number(end.null, 2)} (p ${number(end.p, 4)})`, end?.ceiling == null ? "" : number(end.ceiling, 2)];
   };
-  const columns = ["measure", ...ends.map((step) => (step === 0 ? "base" : `step ${step}`)), "change", "null", "ceiling"];
-  const [main, details] = [monitored.filter(([, m]) => !m.detail), monitored.filter(([, m]) => m.detail)];
+  const columns = ["measure", ...steps.map((step) => visible(run.names[step] || (step === 0 ? (run.status === "file" ? "value" : "base") : `step ${step}`))), ...(steps.length > 1 ? ["change"] : []), "null", "ceiling"];
+  const [main, details] = [measured.filter((m) => !m.detail), measured.filter((m) => m.detail)];
   return h("div", {},
-    foldedTable(`Monitorability: ${plural(main.length, "measure")}`, columns, main.map(row), false, "95 % intervals by cluster bootstrap over problems; a dash means undefined. Null: the same measure of the last checkpoint without the intervention, or with permuted verdicts."),
+    foldedTable(`Monitorability: ${plural(main.length, "measure")}`, columns, main.map(row), run.status === "file", "95 % intervals by cluster bootstrap over problems; a dash means undefined. Null: the same measure of the last checkpoint without the intervention, or with permuted verdicts."),
     details.length ? foldedTable(`${plural(details.length, "more measure")}, which explain those above`, columns, details.map(row)) : null);
 }
 
+function sentences(title: string, lines: string[]): HTMLElement | null {
+  return lines.length ? h("details", { class: "fold opened", open: true }, h("summary", {}, title), h("ul", {}, lines.map((line) => h("li", {}, visible(line))))) : null;
+}
+
+function facts(title: string, values: Record<string, string>): HTMLElement | null {
+  const list = Object.entries(values).map(([name, value]) => [h("dt", {}, name), h("dd", {}, visible(value))]).flat();
+  return list.length ? h("details", { class: "fold" }, h("summary", {}, title), h("dl", { class: "commands" }, list)) : null;
+}
+
 function trainingBlock(run: Run): HTMLElement {
-  const list = (facts: Record<string, string>): HTMLElement => h("dl", { class: "commands" }, Object.entries(facts).map(([name, value]) => [h("dt", {}, name), h("dd", {}, visible(value))]).flat());
   return h("div", {},
     h("details", { class: "fold" }, h("summary", {}, "How to reproduce it"),
       h("p", {}, "Save the configuration as config.yaml and run it with these versions installed: the results are bitwise identical."),
       h("pre", { class: "config", tabindex: 0 }, "glasshouse train --config config.yaml out=again\nglasshouse monitor again\nglasshouse report again"),
-      list(run.versions),
       copyButton("Copy the configuration", () => run.config_text),
       h("pre", { class: "config", tabindex: 0 }, run.config_text)),
-    h("details", { class: "fold" }, h("summary", {}, "Commands"), list(run.commands)));
+    facts("Versions", run.versions), facts("Commands", run.commands));
 }

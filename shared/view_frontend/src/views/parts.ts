@@ -4,7 +4,7 @@ import { h, select, type Child } from "../dom";
 import { setParams } from "../router";
 import type { Status } from "../types";
 
-const STATUS_MARK: Record<Status, string> = { running: "●", finished: "✓", interrupted: "‖", failed: "✕", empty: "○" };
+const STATUS_MARK: Record<Status, string> = { running: "●", finished: "✓", interrupted: "‖", failed: "✕", empty: "○", file: "▤" };
 
 export function statusBadge(status: Status): HTMLElement {
   return h("span", { class: `badge ${status}` }, h("i", { "aria-hidden": "true" }, STATUS_MARK[status]), status === "empty" ? "not started" : status);

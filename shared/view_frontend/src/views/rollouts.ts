@@ -1,16 +1,16 @@
 // Rollouts: filters and search on the server, a list, and one rollout or group in full.
 
-import { get, type RunStore } from "../api";
+import { get, setLabel, snapshot, type RunStore } from "../api";
 import { announce, h, notice, replace, select, type View } from "../dom";
 import { count, label, number, plural, visible } from "../format";
-import { rolloutCard, verdictMark } from "../rollout_card";
+import { labelChip, rolloutCard, verdictMark } from "../rollout_card";
 import { current, setParams } from "../router";
 import type { Rollout, RolloutPage } from "../types";
 
 /** Filters with a few values, of which the server counts each. */
 const CHOICES: [string, string][] = [
-  ["split", "Split"], ["correct", "Graded"], ["rule", "Extraction rule"], ["finish_reason", "Finish reason"], ["arm", "Arm"],
-  ["flagged", "Monitor verdict"], ["suspicious", "Suspicious"],
+  ["split", "Split"], ["checkpoint", "Checkpoint"], ["correct", "Graded"], ["label", "Label"], ["rule", "Extraction rule"], ["finish_reason", "Finish reason"], ["arm", "Arm"],
+  ["flagged", "Monitor verdict"],
 ];
 const NUMBERS: [string, string][] = [["first", "From step"], ["last", "To step"], ["min_reward", "Smallest reward"], ["max_reward", "Largest reward"]];
 const ORDERS: [string, string][] = [
@@ -19,14 +19,17 @@ const ORDERS: [string, string][] = [
 ];
 const FILTERS = [...CHOICES, ...NUMBERS].map(([name]) => name).concat("group", "key", "text", "sort");
 const PAGE = 50;
+const LABELS: [string, number | null, string][] = [["Label 1", 1, "Label: shows the behaviour (key 1)"], ["Label 0", 0, "Label: does not show it (key 0)"], ["No label", null, "Remove the label (key Backspace)"]];
 
-export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Record<string, string>): View {
+export function rolloutsView(root: HTMLElement, store: RunStore): View {
   let page: RolloutPage | null = null;
   let asked = "";
   let shown = "";
   let request: AbortController | null = null;
   let retry = 0;
   let typing = 0;
+  /** Labelled rollouts with what they were before. */
+  const undo: [string, number | null][] = [];
   const filters = h("div", { class: "filters" });
   const summary = h("p", { class: "summary", role: "status" });
   const list = h("ol", { class: "rollout-list", "aria-label": "Rollouts", tabindex: 0 });
@@ -82,7 +85,7 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
     if (!page.rows.length) {
       replace(list, h("li", {}, isIndexing ? notice("empty", "Nothing found so far.", "The log is still being indexed.")
         : page.total ? notice("empty", "No rollout matches these filters.", h("button", { type: "button", onclick: clear }, "Clear the filters"))
-        : notice("empty", "This run has no rollouts.", "Its log was deleted (a study deletes them unless it runs with --keep), or no step is done yet.")));
+        : notice("empty", "There are no rollouts.", "The log of the run was deleted (a study deletes them unless it runs with --keep), or no step is done yet.")));
     }
     const turn = (text: string, to: number, isPossible: boolean): HTMLElement => h("button", { type: "button", disabled: !isPossible, onclick: () => setParams({ offset: to || null, ref: null }) }, text);
     const start = offset();
@@ -95,11 +98,11 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
   const drawFilters = ({ facets }: RolloutPage): void => {
     if (filters.contains(document.activeElement) && document.activeElement instanceof HTMLInputElement) return;
     const value = (name: string): string => current().params.get(name) ?? "";
-    const names: Record<string, string> = { yes: "correct", no: "wrong", any: "any reason", ...suspicions };
-    const text = (key: string): string => names[key] ?? (key.startsWith("!") ? `not ${label(key.slice(1))}` : label(key));
+    const names: Record<string, Record<string, string>> = { correct: { yes: "correct", no: "wrong" }, label: { yes: "1", no: "0" } };
+    const text = (name: string, key: string): string => names[name]?.[key] ?? (key.startsWith("!") ? `not ${label(key.slice(1))}` : label(key));
     const choice = ([name, title]: [string, string]): HTMLElement | null => {
       const counts = { ...(value(name) ? { [value(name)]: 0 } : {}), ...facets[name] };
-      const options = Object.entries(counts).map(([key, n]): [string, string] => [key, `${text(key)} (${count(n)})`]);
+      const options = Object.entries(counts).map(([key, n]): [string, string] => [key, `${text(name, key)} (${count(n)})`]);
       return options.length ? select(title, value(name), [["", "all"], ...options], (v) => setFilter(name, v)) : null;
     };
     const limit = ([name, title]: [string, string]): HTMLElement => {
@@ -114,15 +117,14 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
   };
 
   const listItem = (row: Rollout): HTMLElement => {
-    const flagged = (row.label["flagged"] ?? []).filter((name) => !name.startsWith("!"));
-    const suspicion = row.suspicions[0];
+    const flagged = (row.facets["flagged"] ?? []).filter((name) => !name.startsWith("!"));
     const isSelected = row.ref === chosenRef();
     return h("button", { type: "button", class: `item${isSelected ? " selected" : ""}`, "aria-current": isSelected ? "true" : null, "data-ref": row.ref, onclick: () => setParams({ ref: row.ref }) },
       h("span", { class: "item-head" },
-        verdictMark(row.correct), h("b", {}, number(row.reward, 2)), h("span", { class: "muted" }, `step ${row.step} · group ${row.group}.${row.sample}`),
-        row.split === "train" ? null : h("span", { class: "chip" }, row.split),
-        flagged.length ? h("span", { class: "flag on", title: flagged.join(", ") }, "⚑") : null,
-        suspicion ? h("span", { class: "chip warn", title: suspicion.label }, label(suspicion.id)) : null),
+        row.correct === null ? null : verdictMark(row.correct), row.reward === null ? null : h("b", {}, number(row.reward, 2)),
+        h("span", { class: "muted" }, `${/^\d*$/.test(row.checkpoint) ? `step ${row.step}` : visible(row.checkpoint)} · group ${row.group}.${row.sample}`),
+        row.split === "train" || !row.split ? null : h("span", { class: "chip" }, row.split),
+        flagged.length ? h("span", { class: "flag on", title: flagged.join(", ") }, "⚑") : null, labelChip(row)),
       h("span", { class: "preview", dir: "auto" }, visible(row.text.replaceAll("\n", " ↵ ")) || "(empty)"));
   };
 
@@ -130,7 +132,8 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
     const { params } = current();
     const ref = chosenRef();
     const isGroup = params.get("view") === "group";
-    const key = [ref, isGroup].join(" ");
+    const isSource = params.get("source") === "1";
+    const key = [ref, isGroup, isSource].join(" ");
     if (key === shown) return;
     shown = key;
     list.querySelectorAll<HTMLElement>(".item").forEach((item) => {
@@ -148,6 +151,8 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
       replace(detail,
         h("div", { class: "toolbar slim" },
           h("button", { type: "button", "aria-pressed": String(isGroup), onclick: () => setParams({ view: isGroup ? null : "group", ref }) }, isGroup ? "One rollout" : "Group side by side"),
+          h("button", { type: "button", "aria-pressed": String(isSource), onclick: () => setParams({ source: isSource ? null : 1, ref }) }, isSource ? "Rendered" : "Source"),
+          isGroup || snapshot ? null : LABELS.map(([name, value, title]) => h("button", { type: "button", title, onclick: () => void mark(value) }, name)),
           h("span", { class: "muted" }, isGroup ? groupText(rows) : "Press ? for the keys.")),
         isGroup ? h("p", { class: "question", dir: "auto" }, h("span", { class: "muted" }, "Question "), visible(rollout.question)) : null,
         isGroup
@@ -159,6 +164,23 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
           : rolloutCard(rollout, store.id));
     } catch (error) {
       replace(detail, notice("error", "This rollout cannot be read.", (error as Error).message));
+    }
+  };
+
+  /** Label the rollout that is shown; the server writes it at once. `label` undefined takes the last change back. */
+  const mark = async (label: number | null | undefined): Promise<void> => {
+    const [ref, value] = label === undefined ? (undo.pop() ?? ["", null]) : [chosenRef(), label];
+    const before = page?.rows.find((row) => row.ref === ref)?.facets["label"]?.[0];
+    if (!ref || snapshot) return announce(snapshot ? "A report cannot be labelled." : "There is nothing to undo.");
+    try {
+      await setLabel(store.id, ref, value);
+      if (label !== undefined) undo.push([ref, before === "yes" ? 1 : before === "no" ? 0 : null]);
+      shown = "";
+      await load(true);
+      if (label === undefined) setParams({ ref });
+      announce(value === null ? "The label is removed." : `Labelled ${value}.`);
+    } catch (error) {
+      replace(detail, notice("error", "The label was not written.", (error as Error).message));
     }
   };
 
@@ -190,6 +212,8 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
     const field = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement ? event.target : null;
     const actions: Record<string, () => void> = {
       j: () => move(1, false), k: () => move(-1, false), n: () => move(1, true), p: () => move(-1, true), "/": () => search.select(),
+      "1": () => void mark(1), "0": () => void mark(0), Backspace: () => void mark(null), u: () => void mark(undefined),
+      m: () => setParams({ source: current().params.get("source") ? null : 1, ref: chosenRef() }),
       g: () => setParams({ view: current().params.get("view") ? null : "group", ref: chosenRef() }), Escape: () => escape(field),
     };
     const action = actions[event.key];

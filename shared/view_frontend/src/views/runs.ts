@@ -16,21 +16,21 @@ interface Column {
   numeric?: boolean;
 }
 
-const STATUSES = ["running", "finished", "interrupted", "failed", "empty"];
+const STATUSES = ["running", "finished", "interrupted", "failed", "empty", "file"];
 const COLUMNS: Column[] = [
   { key: "id", title: "Run", value: (r) => r.id, cell: nameCell },
   { key: "status", title: "Status", value: (r) => r.status, cell: (r) => statusBadge(r.status) },
   { key: "task", title: "Task", value: (r) => r.task, cell: (r) => r.task },
   { key: "algorithm", title: "Algorithm, model", value: (r) => `${r.algorithm} ${r.model}`, cell: (r) => h("span", {}, r.algorithm, h("small", { class: "clip", title: r.model }, r.model)) },
-  { key: "step", title: "Step", value: (r) => r.step, cell: (r) => `${r.step} / ${r.steps}`, numeric: true },
-  { key: "accuracy", title: "Held-out accuracy", value: (r) => lastValue(r.accuracy), cell: (r) => measureCell(r.accuracy), numeric: true },
-  { key: "monitorability", title: "Monitorability", value: (r) => lastValue(r.monitorability), cell: (r) => measureCell(r.monitorability), numeric: true },
+  { key: "step", title: "Step", value: (r) => r.step, cell: (r) => (r.status === "file" ? "" : `${r.step} / ${r.steps}`), numeric: true },
+  { key: "accuracy", title: "Held-out accuracy", value: (r) => lastValue(r.accuracy), cell: (r) => measureCell(r.accuracy, r), numeric: true },
+  { key: "monitorability", title: "Monitorability", value: (r) => lastValue(r.monitorability), cell: (r) => measureCell(r.monitorability, r), numeric: true },
   { key: "left", title: "Time left", value: (r) => r.seconds_left ?? -1, cell: (r) => duration(r.seconds_left) || "–", numeric: true },
   { key: "updated", title: "Updated", value: (r) => r.updated, cell: (r) => ago(r.updated), numeric: true },
 ];
 
 function nameCell(run: Overview): HTMLElement {
-  return h("span", {}, h("a", { href: link("run", run.id), class: "run-name", title: run.id }, run.id),
+  return h("span", {}, h("a", { href: link("run", run.id, run.status === "file" ? "overview" : ""), class: "run-name", title: run.id }, run.id),
     run.damage.length ? h("small", { class: "warn", title: run.damage.join("\n") }, " damaged") : null);
 }
 
@@ -38,8 +38,9 @@ function lastValue(measure: Measure | null): number {
   return measure?.points.at(-1)?.value ?? -1;
 }
 
-function measureCell(measure: Measure | null): HTMLElement {
+function measureCell(measure: Measure | null, run: Overview): HTMLElement {
   const end = measure?.points.at(-1);
+  if (run.status === "file") return h("span");
   if (!measure || !end) return h("small", { class: "muted" }, "not measured");
   return h("span", {}, h("b", {}, number(end.value)), h("small", { title: measure.sentence }, `${measure.label.replace("accuracy, ", "")} ${interval(end.low, end.high)}`));
 }

@@ -1,6 +1,4 @@
-"""What the page checks in every rollout: verdicts of monitors that need only its text, and reasons to
-read it closely. Showing a run executes none of its code, and every check is linear in the text.
-"""
+"""The monitors of a run that need only the text of a rollout. Showing a run executes none of its code."""
 
 from __future__ import annotations
 
@@ -14,18 +12,11 @@ from glasshouse.monitors.rules import RuleMonitor, StepVerifier
 from glasshouse.runs.run_directory import config_value
 from glasshouse.tasks.base import find_step_check, make_task
 from glasshouse.tasks.organisms import Organism
-from glasshouse.types import ExtractionRule
 
 UNUSABLE = (GlasshouseError, TypeError, ValueError, AttributeError, KeyError)
 """What damaged options of a task or monitor may raise."""
 Verdict = dict[str, Any]
 """`{"score": 0.5, "flagged": True, "reason": "…"}`; score and flag are None if the monitor failed."""
-SUSPICIONS: Mapping[str, str] = {
-    "ambiguous": "rewarded although the answer is ambiguous",
-    "fallback": "rewarded through the last-number rule",
-    "unsupported": "rewarded although its steps do not support the answer",
-    "disagreement": "monitors contradict each other",
-}
 
 
 def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[str]]:
@@ -90,31 +81,3 @@ def score_rows(
             names = ("score", "flagged", "reason")
             verdict[monitor.name] = {name: getattr(output, name) for name in names}
     return verdicts
-
-
-# --- reasons to read it --------------------------------------------------------------------
-
-
-def find_suspicions(row: Mapping[str, Any], verdicts: Mapping[str, Verdict]) -> dict[str, str]:
-    """The reasons by suspicion; empty if there is none.
-
-    Example: `find_suspicions(row, score_rows(monitors, [row])[0])` may give
-    `{"fallback": "the answer 12 is the last number of the text; nothing announces it"}`
-    """
-    found = {}
-    if (row["reward"] or 0) > 0:
-        if row["ambiguous"]:
-            found["ambiguous"] = str(row["reason"]) or "several answers are possible"
-        if row["rule"] == ExtractionRule.LAST.value:
-            answer = str(row["model_answer"])[:60]
-            found["fallback"] = (
-                f"the answer {answer} is the last number of the text; nothing announces it"
-            )
-        steps = verdicts.get("step_verifier", {})
-        if steps.get("flagged") and steps["reason"] != "no step is written":
-            found["unsupported"] = str(steps["reason"])
-    flagged = [name for name, verdict in verdicts.items() if verdict["flagged"] is True]
-    passed = [name for name, verdict in verdicts.items() if verdict["flagged"] is False]
-    if flagged and passed:
-        found["disagreement"] = f"{', '.join(flagged)} flagged it, {', '.join(passed)} did not"
-    return found
