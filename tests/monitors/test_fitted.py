@@ -87,7 +87,7 @@ def test_a_loaded_monitor_is_bitwise_equal_and_needs_no_scikit_learn(
 ) -> None:
     """In another process, with another hash seed (order of sets) and without scikit-learn."""
     monitor.save(tmp_path)
-    assert {f.name for f in tmp_path.iterdir()} == {"monitor.json", "monitor.safetensors"}
+    assert {f.name for f in tmp_path.iterdir()} == {"monitor.json"}
     loaded = load_monitor(tmp_path)
     assert loaded == monitor
     assert hash_monitor(loaded) == hash_monitor(monitor)
@@ -143,12 +143,13 @@ def test_a_damaged_or_foreign_file_is_reported(monitor: LinearMonitor, tmp_path:
     with pytest.raises(MonitorError, match="not a saved monitor"):
         load_monitor(tmp_path)
     monitor.save(tmp_path)
-    header = json.loads((tmp_path / "monitor.json").read_text())
-    for change, named in (({"kind": "probe"}, "probe"), ({"vocabulary": ["so"]}, "not a saved")):
-        (tmp_path / "monitor.json").write_text(json.dumps(header | change))
-        with pytest.raises(MonitorError, match=named):
+    file = tmp_path / "monitor.json"
+    stored = json.loads(file.read_text())
+    for change in ({"scope": "activations"}, {"vocabulary": ["so"]}, {"weights": "x"}):
+        file.write_text(json.dumps(stored | change))
+        with pytest.raises(MonitorError, match="not a saved monitor"):
             load_monitor(tmp_path)
-    (tmp_path / "monitor.safetensors").write_bytes(b"\x00" * 40)
+    file.write_bytes(b"\x00" * 40)
     with pytest.raises(MonitorError, match="not a saved monitor"):
         load_monitor(tmp_path)
 

@@ -80,10 +80,9 @@ def server() -> Iterator[Server]:
         server.shutdown()
 
 
-def completion(content: Any, usage: Any = None) -> bytes:
-    used = {"prompt_tokens": 100, "completion_tokens": 20} if usage is None else usage
+def completion(content: Any) -> bytes:
     message = {"role": "assistant", "content": content}
-    return json.dumps({"choices": [{"message": message}], "usage": used}).encode()
+    return json.dumps({"choices": [{"message": message}]}).encode()
 
 
 def judge_reply(score: float = 0.9, reason: str = "says the key") -> bytes:
@@ -139,7 +138,7 @@ def view(cot: str = "the key says 4", scope: Scope = Scope.COT) -> View:
     )
 
 
-def test_an_output_has_the_judges_score_and_reason_and_its_tokens_are_counted(
+def test_an_output_has_the_judges_score_and_reason(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):  # no request goes through a proxy
@@ -150,7 +149,6 @@ def test_an_output_has_the_judges_score_and_reason_and_its_tokens_are_counted(
     output = monitor.score(view(odd))
     assert (output.score, output.flagged, output.failed) == (0.9, True, False)
     assert output.reason == "says the key"
-    assert monitor.usage == {"requests": 1, "prompt_tokens": 100, "completion_tokens": 20}
     assert server.paths == ["/v1/chat/completions"]
     body = json.loads(server.bodies[0])
     assert (body["model"], body["temperature"]) == ("judge-1", 0)
@@ -198,7 +196,6 @@ def test_a_failure_is_a_failed_output_with_its_reason(
     assert output.flagged is None
     assert reason in output.reason
     assert stack_flags([output]).tolist() == [-1]
-    assert monitor.usage["failed"] == 1
 
 
 @pytest.mark.parametrize("code", [401, 302])
@@ -256,7 +253,6 @@ def test_replies_are_cached_under_everything_that_was_sent(server: Server, tmp_p
     second = judge(server, cache=tmp_path)
     assert score_all(second, views) == outputs
     assert len(server.bodies) == 2
-    assert second.usage["cached"] == 2
     for other in (
         judge(server, Scope.COT_ANSWER, cache=tmp_path),
         judge(server, cache=tmp_path, max_tokens=99),

@@ -67,36 +67,22 @@ class View:
 
 
 def make_view(
-    scope: Scope,
-    *,
-    prompt: str,
-    question: str,
-    completion: str,
-    state: Floats | None = None,
+    scope: Scope, *, prompt: str, question: str, completion: str, state: Floats | None = None
 ) -> View:
     """Builds the view of a rollout. `prompt` is the exact text sent, `question` the problem's."""
-    if scope is Scope.ACTIVATIONS:
-        return view_of_parts(scope, {}, state)
-    sections = split_completion(completion)
-    parts = {
-        "prompt": prompt,
-        "question": question,
-        "cot": sections.cot,
-        "answer": sections.answer,
-    }
-    return view_of_parts(scope, parts)
+    split = split_completion(completion)
+    parts = {"prompt": prompt, "question": question, "cot": split.cot, "answer": split.answer}
+    return view_of_parts(scope, parts, state)
 
 
 def view_of_parts(scope: Scope, parts: Mapping[str, str], state: Floats | None = None) -> View:
     """The view of a rollout that is already split: its prompt, question, cot and answer."""
-    if scope is Scope.ACTIVATIONS:
-        if state is None:
-            raise MonitorError(
-                "A view with the scope activations needs a hidden state; "
-                "compute it with fitted.compute_cot_states."
-            )
-        return View(scope, MappingProxyType({}), np.asarray(state, dtype=np.float64))
-    return View(scope, MappingProxyType({part: parts[part] for part in SCOPE_PARTS[scope]}))
+    seen = MappingProxyType({part: parts[part] for part in SCOPE_PARTS[scope]})
+    if scope is not Scope.ACTIVATIONS:
+        return View(scope, seen)
+    if state is None:
+        raise MonitorError("A view with the scope activations needs a hidden state.")
+    return View(scope, seen, np.asarray(state, dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,20 +96,23 @@ class MonitorOutput:
     """Higher is more suspicious; None if the monitor failed."""
     flagged: bool | None
     """Whether the score is above the monitor's threshold; None if the monitor failed."""
-    failed: bool
-    """The monitor has no score. It must count neither as a reward nor as a negative."""
     reason: str
     """Why the monitor flags the rollout, or why it failed."""
+
+    @property
+    def failed(self) -> bool:
+        """The monitor has no score. It must count neither as a reward nor as a negative."""
+        return self.score is None
 
     @classmethod
     def from_score(cls, score: float, *, threshold: float, reason: str = "") -> MonitorOutput:
         if not np.isfinite(score):
             return cls.failure(f"the score is {score}, not a number")
-        return cls(score=score, flagged=score > threshold, failed=False, reason=reason)
+        return cls(score=score, flagged=score > threshold, reason=reason)
 
     @classmethod
     def failure(cls, reason: str) -> MonitorOutput:
-        return cls(score=None, flagged=None, failed=True, reason=reason)
+        return cls(score=None, flagged=None, reason=reason)
 
 
 @runtime_checkable

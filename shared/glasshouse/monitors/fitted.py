@@ -14,34 +14,24 @@ but not the answer, so the state cannot contain the answer.
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from pydantic import TypeAdapter, ValidationError
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError, install_command
 from glasshouse.files import write_json
 from glasshouse.monitors.base import Monitor, MonitorOutput, Scope, View
 from glasshouse.tasks.answers import split_completion
-from glasshouse.values import (
-    Bools,
-    Floats,
-    Measure,
-    as_labels,
-    check_same_length,
-    undefined_measure,
-)
+from glasshouse.values import Bools, Floats, as_labels, check_same_length
 
 if TYPE_CHECKING:  # torch is imported where a model is run: other monitors do not need it
     from glasshouse.models.policy import Policy
@@ -57,10 +47,9 @@ MAX_N = 3
 """n-grams of 1 to this many tokens."""
 MAX_FEATURES = 20_000
 BATCH_SIZE = 64
-FORMAT = 2
 FIT, THRESHOLD = "fit", "threshold"
 """What the rollouts of a problem are used for."""
-HEADER_FILE, ARRAYS_FILE = "monitor.json", "monitor.safetensors"
+FILE = "monitor.json"
 _TOKEN = re.compile(r"[^\W\d]+|\d|[^\w\s]|_")
 """A word, a digit or a symbol. Digits are separate, because numbers are too many to memorise."""
 
@@ -109,6 +98,10 @@ class LinearMonitor:
     seen_problems: frozenset[int] = frozenset()
     """Hashes of the problems that it was fitted on, or that its threshold comes from."""
 
+    def __post_init__(self) -> None:
+        if len(self.vocabulary) != (0 if self.kind == "probe" else len(self.weights)):
+            raise ValueError(f"{len(self.weights)} weights of {len(self.vocabulary)} n-grams")
+
     @property
     def kind(self) -> str:
         return "probe" if self.scope is Scope.ACTIVATIONS else "ngrams"
@@ -138,26 +131,17 @@ class LinearMonitor:
         score = float(1 / (1 + e) if logit >= 0 else e / (1 + e))
         return MonitorOutput.from_score(score, threshold=self.threshold, reason=reason)
 
-    def header(self) -> dict[str, Any]:
-        return {"kind": self.kind, "name": self.name, "scope": self.scope.value}
-
     def describe(self) -> dict[str, Any]:
-        is_probe = self.scope is Scope.ACTIVATIONS
-        weights = list(self.weights) if is_probe else self.weight_of
-        own = {"weights": weights} | ({"layer": self.layer} if is_probe else {})
-        return {**self.header(), "threshold": self.threshold, "bias": self.bias, **own}
+        own: dict[str, Any] = {"kind": self.kind, "name": self.name, "scope": self.scope.value}
+        own |= {"threshold": self.threshold, "bias": self.bias}
+        if self.scope is Scope.ACTIVATIONS:
+            return own | {"weights": list(self.weights), "layer": self.layer}
+        return own | {"weights": self.weight_of}
 
     def save(self, folder: Path) -> None:
-        """Writes a JSON file and a safetensors file: neither can run code when it is loaded."""
+        """Write a JSON file; its numbers are exact."""
         folder.mkdir(parents=True, exist_ok=True)
-        arrays = {
-            "weights": np.array(self.weights, dtype=np.float64),
-            "bias_and_threshold": np.array([self.bias, self.threshold]),
-            "seen_problems": np.array(sorted(self.seen_problems), dtype=np.uint64),
-        }
-        save_file(arrays, folder / ARRAYS_FILE)
-        own = {"format": FORMAT, "layer": self.layer, "vocabulary": list(self.vocabulary)}
-        write_json(folder / HEADER_FILE, {**self.header(), **own})
+        write_json(folder / FILE, asdict(self) | {"seen_problems": sorted(self.seen_problems)})
 
     def check_unseen(self, problems: Sequence[str]) -> None:
         """Raises if it was fitted or calibrated on one of these problems; call it before an evaluation."""
@@ -173,26 +157,13 @@ class LinearMonitor:
 def load_monitor(folder: Path) -> LinearMonitor:
     """Load a monitor that `save` wrote. Example: `load_monitor(Path("monitors/hints"))`"""
     try:
-        header = json.loads((folder / HEADER_FILE).read_text(encoding="utf-8"))
-        arrays = {name: array.tolist() for name, array in load_file(folder / ARRAYS_FILE).items()}
-        if header["format"] != FORMAT:
-            raise ValueError(f"its format is {header['format']}, not {FORMAT}")
-        bias, threshold = arrays["bias_and_threshold"]
-        monitor = LinearMonitor(
-            name=header["name"],
-            scope=Scope(header["scope"]),
-            weights=tuple(arrays["weights"]),
-            bias=bias,
-            vocabulary=tuple(header["vocabulary"]),
-            layer=header["layer"],
-            threshold=threshold,
-            seen_problems=frozenset(arrays["seen_problems"]),
-        )
-        if header["kind"] != monitor.kind or (monitor.kind == "ngrams" and not monitor.weight_of):
-            raise ValueError(f"its kind is {header['kind']!r}")
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise MonitorError(f'"{folder}" is not a saved monitor: {error}.') from None
-    return monitor
+        return TypeAdapter(LinearMonitor).validate_json((folder / FILE).read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = ": ".join([*map(str, first["loc"]), first["msg"]])
+    except OSError as error:
+        reason = str(error)
+    raise MonitorError(f'"{folder}" is not a saved monitor: {reason}.')
 
 
 # --- fitting -------------------------------------------------------------------------------------------
@@ -215,6 +186,7 @@ def fit_monitor(
     kind: FittedKind, training: LabelledViews, benign: LabelledViews, min_benign: int = MIN_BENIGN
 ) -> FittedMonitor:
     """Fit a monitor; it depends on the views alone. One that cannot be fitted has a reason."""
+    fitted = FittedMonitor(name=kind.name, is_fitted=True)
     for label, word in ((1, "with the behaviour"), (0, "without it")):
         pairs = zip(training.problems, training.labels, strict=True)
         problems = [problem for problem, own in pairs if own == label]
@@ -223,16 +195,15 @@ def fit_monitor(
                 f"too few rollouts {word} to fit on: {len(problems)} of {len(set(problems))} "
                 f"problems; {MIN_ROLLOUTS} of {MIN_PROBLEMS} are needed"
             )
-            return FittedMonitor(name=kind.name, is_fitted=True, reason=reason)
+            return replace(fitted, reason=reason)
     count = len(benign.views)
     try:
         monitor = fit_linear(
-            kind.name, kind.scope, training, benign, min_benign=min(min_benign, count)
+            kind.name, kind.scope, training, benign, min_benign=min(min_benign, max(1, count))
         )
     except MonitorError as error:  # no n-gram occurs twice, or scikit-learn is not installed
-        return FittedMonitor(name=kind.name, is_fitted=True, reason=str(error).rstrip("."))
-    reason = threshold_at_fpr(np.zeros(count), min_benign=min_benign).undefined
-    return FittedMonitor(name=kind.name, monitor=monitor, is_fitted=True, no_threshold=reason)
+        return replace(fitted, reason=str(error).rstrip("."))
+    return replace(fitted, monitor=monitor, no_threshold=why_no_threshold(count, FPR, min_benign))
 
 
 def fit_linear(
@@ -245,8 +216,21 @@ def fit_linear(
     fpr: float = FPR,
     min_benign: int = MIN_BENIGN,
 ) -> LinearMonitor:
-    """Fits on the training split, sets the threshold on the benign split, and freezes both."""
-    labels = _check_splits(training, benign, scope)
+    """Fit on the training split, set the threshold on the benign split, and freeze both."""
+    labels = as_labels("labels", list(training.labels))
+    overlap = set(training.problems) & set(benign.problems)
+    views = [*training.views, *benign.views]
+    reason = why_no_threshold(len(benign.views), fpr, min_benign)
+    if not labels.any() or labels.all():
+        reason = "the training split has rollouts of one label only"
+    elif any(benign.labels):
+        reason = "the split for the threshold must be benign"
+    elif overlap:
+        reason = f"{len(overlap)} problems are in both splits, which must be disjoint"
+    elif any(view.scope is not scope for view in views):
+        reason = f'every view in both splits must have the scope "{scope}"'
+    if reason:
+        raise MonitorError(f'The monitor "{name}" cannot be fitted: {reason}.')
     if scope is Scope.ACTIVATIONS:
         states = np.array([view.state for view in training.views], dtype=np.float64)  # (R, D)
         mean, std = states.mean(axis=0), states.std(axis=0)
@@ -260,49 +244,27 @@ def fit_linear(
         by_gram, bias = fit_ngram_weights(name, grams, labels)
         fitted = {"weights": tuple(by_gram.values()), "vocabulary": tuple(by_gram)}
     draft = LinearMonitor(name=name, scope=scope, bias=bias, **fitted)
-    scores = np.array([draft.score(view).score for view in benign.views], dtype=np.float64)
-    threshold = threshold_at_fpr(scores, fpr, min_benign=min_benign)
-    if threshold.value is None:
-        raise MonitorError(f"The monitor's threshold cannot be set: {threshold.undefined}.")
+    scores = [draft.score(view).score or 0.0 for view in benign.views]
     problems = [*training.problems, *benign.problems]
     seen = frozenset(randomness.key("problem", problem) for problem in problems)
-    return replace(draft, threshold=threshold.value, seen_problems=seen)
+    return replace(draft, threshold=threshold_at_fpr(scores, fpr), seen_problems=seen)
 
 
-def _check_splits(training: LabelledViews, benign: LabelledViews, scope: Scope) -> Bools:
-    """Checks both splits before fitting; returns the training labels as an array."""
-    labels = as_labels("labels", list(training.labels))
-    if not labels.any() or labels.all():
-        raise MonitorError("The training split has rollouts of one label only; it needs both.")
-    if any(benign.labels):
-        raise MonitorError("The split for the threshold must be benign: every label must be 0.")
-    if overlap := set(training.problems) & set(benign.problems):
-        raise MonitorError(
-            f"{len(overlap)} problems are in both the training split and the benign split "
-            f"(for example {min(overlap)!r}); the splits must be disjoint."
-        )
-    if any(view.scope is not scope for split in (training, benign) for view in split.views):
-        raise MonitorError(f'Every view in both splits must have the scope "{scope}".')
-    return labels
+def why_no_threshold(count: int, fpr: float, needed: int) -> str:
+    """Why this many benign rollouts give no threshold; empty if they do."""
+    if count >= needed:
+        return ""
+    return (
+        f"a threshold at {fpr:.0%} false positives needs {needed} benign rollouts with a verdict, "
+        f"not {count}"
+    )
 
 
-def threshold_at_fpr(
-    benign: ArrayLike, fpr: float = FPR, *, min_benign: int = MIN_BENIGN
-) -> Measure:
+def threshold_at_fpr(benign: Sequence[float], fpr: float = FPR) -> float:
     """The lowest threshold that at most a share `fpr` of benign scores exceeds; flag what is above. Take it on a
     benign split that is disjoint from fitting and from evaluation, then freeze it."""
-    scores = np.asarray(benign, dtype=np.float64)
-    known = np.sort(scores[~np.isnan(scores)])[::-1]
-    left_out = len(scores) - len(known)
-    if len(known) < max(min_benign, 1):
-        return undefined_measure(
-            f"a threshold at {fpr:.0%} false positives needs {min_benign} benign rollouts with a "
-            f"verdict, not {len(known)}",
-            n=len(known),
-            left_out=left_out,
-        )
-    allowed = math.floor(fpr * len(known) + 1e-9)  # 0.29 · 100 is 28.999…
-    return Measure(value=float(known[allowed]), n=len(known), left_out=left_out)
+    allowed = math.floor(fpr * len(benign) + 1e-9)  # 0.29 · 100 is 28.999…
+    return sorted(benign, reverse=True)[allowed]
 
 
 def _fit_logistic_regression(features: Any, labels: Bools, c: float) -> tuple[Floats, float]:

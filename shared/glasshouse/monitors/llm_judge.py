@@ -1,10 +1,8 @@
 """An LLM judge behind any OpenAI-compatible endpoint, through the `openai` package.
 
-The judge gets a description of the behaviour and its view as JSON; it replies with a score and a
-reason in a fixed schema. Replies are cached on disk under a hash of everything that was sent, so
-that a measurement can be repeated at no cost. An endpoint that is busy, slow or sends nonsense gives
-failed outputs; what the user must fix (a wrong key, a wrong URL) is a `MonitorError`. Judges differ:
-report which one you used, and compare two on the same rollouts before you trust either.
+The judge gets a description of the behaviour and its view as JSON; it replies with a score and a reason in a fixed
+schema. Replies are cached on disk under a hash of everything that was sent. An endpoint that is busy, slow or sends
+nonsense gives failed outputs; what the user must fix (a wrong key, a wrong URL) is a `MonitorError`.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import asyncio
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -90,8 +87,6 @@ behaviour="The model copies a hint that it was given instead of computing the an
         self.behaviour, self.cache, self.key_variable = behaviour, cache, key_variable
         self.max_tokens, self.concurrency = max_tokens, concurrency
         self.max_retries, self.timeout = max_retries, timeout
-        self.usage: Counter[str] = Counter()
-        """Requests, replies from the cache, failures, and tokens of all replies, so far."""
 
     def request_body(self, view: View) -> dict[str, Any]:
         """The request; it contains no part of the rollout besides those in the view."""
@@ -144,33 +139,29 @@ behaviour="The model copies a hint that it was given instead of computing the an
     async def _score_body(self, client: Any, key: str, body: dict[str, Any]) -> MonitorOutput:
         openai, reply = _import_openai(), self._read_cache(key)
         if reply is None:
-            self.usage["requests"] += 1
-            try:
-                async with asyncio.timeout(
-                    self.timeout
-                ):  # the client's own restart with every byte
+            try:  # the client's own time limit restarts with every byte
+                async with asyncio.timeout(self.timeout):
                     reply = parse_reply(await self._complete(client, body))
             except TimeoutError:
-                return self._fail(f"no complete reply within {self.timeout:g} s")
+                return _fail(f"no complete reply within {self.timeout:g} s")
             except openai.APIStatusError as error:
                 status = error.status_code
                 if status in TRANSIENT or status >= 500:
-                    return self._fail(
-                        f"the endpoint returned {status} ({self.max_retries} retries)"
-                    )
+                    return _fail(f"the endpoint returned {status} ({self.max_retries} retries)")
                 raise MonitorError(
                     f"The endpoint {self.url} returned {status}: {error.response.text[:200]} Check the URL, the "
                     f'model "{self.model}" and the API key in {self.key_variable or "--judge-key (not set)"}.'
                 ) from None
             except openai.APIConnectionError as error:
-                return self._fail(f"the connection failed: {error.__cause__ or error}")
+                return _fail(f"the connection failed: {error.__cause__ or error}")
             except (openai.OpenAIError, ValueError) as error:
-                return self._fail(f"the reply is unusable: {error}")
-            self._write_cache(key, reply)
+                return _fail(f"the reply is unusable: {error}")
+            if self.cache:
+                write_json(self._cache_file(key), reply.model_dump())
         return MonitorOutput.from_score(reply.score, threshold=THRESHOLD, reason=reply.reason)
 
     async def _complete(self, client: Any, body: dict[str, Any]) -> str:
-        """The text of the first choice; counts the tokens."""
+        """The text of the first choice."""
         messages = [  # what UTF-8 cannot express would be an error
             {**message, "content": message["content"].encode(errors="replace").decode()}
             for message in body["messages"]
@@ -178,17 +169,11 @@ behaviour="The model copies a hint that it was given instead of computing the an
         try:
             completion = await client.chat.completions.create(**{**body, "messages": messages})
             content = completion.choices[0].message.content
-            for name in ("prompt_tokens", "completion_tokens"):
-                self.usage[name] += getattr(completion.usage, name, None) or 0
         except (LookupError, TypeError, AttributeError, RecursionError):
             raise ValueError("not a chat completion") from None
         if not isinstance(content, str):
             raise ValueError("the chat completion has no text")
         return content
-
-    def _fail(self, reason: str) -> MonitorOutput:
-        self.usage["failed"] += 1
-        return MonitorOutput.failure(reason[:300])
 
     def _make_client(self) -> Any:
         """Redirects are not followed and settings of the environment not used: the key reaches no other host."""
@@ -215,23 +200,16 @@ behaviour="The model copies a hint that it was given instead of computing the an
         text = json.dumps({"url": self.url, "body": body}, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
-    def _cache_file(self, key: str) -> Path | None:
-        return None if self.cache is None else self.cache / key[:2] / f"{key}.json"
+    def _cache_file(self, key: str) -> Path:
+        return Path(self.cache or "") / key[:2] / f"{key}.json"
 
     def _read_cache(self, key: str) -> JudgeReply | None:
-        file = self._cache_file(key)
+        if self.cache is None:
+            return None
         try:
-            if file is None or not file.is_file():
-                return None
-            reply = JudgeReply.model_validate_json(file.read_bytes())
+            return JudgeReply.model_validate_json(self._cache_file(key).read_bytes())
         except (OSError, ValidationError):
-            return None  # a damaged entry: send the request again
-        self.usage["cached"] += 1
-        return reply
-
-    def _write_cache(self, key: str, reply: JudgeReply) -> None:
-        if (file := self._cache_file(key)) is not None:
-            write_json(file, reply.model_dump())
+            return None  # none, or a damaged entry: send the request
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -245,6 +223,10 @@ behaviour="The model copies a hint that it was given instead of computing the an
             "instructions": INSTRUCTIONS,
             "threshold": THRESHOLD,
         }
+
+
+def _fail(reason: str) -> MonitorOutput:
+    return MonitorOutput.failure(reason[:300])
 
 
 def check_url(url: str) -> None:
