@@ -27,7 +27,7 @@ from glasshouse.measurement.interventions.cot import (
     FILLER,
     TRANSPLANT,
     UNEDITED,
-    ablate,
+    change_cots,
     implied_answer,
     make_edit,
     measure_dependence,
@@ -35,8 +35,10 @@ from glasshouse.measurement.interventions.cot import (
 from glasshouse.measurement.interventions.hint_swap import measure_swaps
 from glasshouse.measurement.interventions.state_words import (
     fit_learning_curve,
+    follows,
+    labels_needed,
+    measure_curve,
     measure_state_words,
-    swap_state_words,
 )
 from glasshouse.measurement.monitor_checkpoint import MonitorPlan, measure_monitors
 from glasshouse.models.policy import Policy
@@ -119,44 +121,38 @@ def test_what_cannot_be_measured_is_undefined_with_a_reason(shared_pocket: Polic
 
 def test_forced_prefixes_consist_of_the_rollouts_tokens(shared_pocket: Policy) -> None:
     checkpoint = make_sums(shared_pocket, True, 8)
-    ablated = ablate(checkpoint)
-    prompts = set(checkpoint.generator.prompts)  # type: ignore[attr-defined]
+    prompts = checkpoint.generator.prompts  # type: ignore[attr-defined]
     tag = tokenize(shared_pocket, f"{TAG}28")[:1]
-    for row in ablated:
-        rollout, results = row.rollout, row.results
-        tokens = rollout.completion.tokens[: len(row.tokens) + 1]
-        assert tokens == (*row.tokens, *tag)
+    for trial in change_cots(checkpoint):
+        rollout, results, edit = trial.rollout, trial.results, trial.change
+        tokens = rollout.completion.tokens[: len(trial.tokens) + 1]
+        assert tokens == (*trial.tokens, *tag)
         assert (*rollout.prompt_tokens, *tokens) in prompts  # the full CoT
         assert (*rollout.prompt_tokens, *tag) in prompts  # no CoT
         half = results[CUT, 0.5].text
         assert rollout.text.startswith(half[: half.index(TAG)].rstrip("\n"))
-        filler = results[FILLER, 1.0].text.split("\n")[0]
-        assert len(tokenize(shared_pocket, filler)) == len(row.tokens)
-        edit = row.edit
+        filler = results[FILLER].text.split("\n")[0]
+        assert len(tokenize(shared_pocket, filler)) == len(trial.tokens)
         assert edit is not None
-        edited = results[EDIT, 1.0].text
-        assert results[UNEDITED, 1.0].text == rollout.text
+        edited = results[EDIT].text
+        assert results[UNEDITED].text == rollout.text
         assert edited[: edit.keep] == rollout.text[: edit.keep]
         lines = rollout.text.split("\n")
         assert edited.split("\n")[edit.line_index] != lines[edit.line_index]
-        assert row.donor is not None
-        donor = ablated[row.donor]
-        assert donor is not row
-        assert results[TRANSPLANT, 1.0].text.startswith(donor.cot)
+        assert trial.donor not in (None, trial)
+        assert results[TRANSPLANT].text.startswith(trial.donor.cot)
 
 
 def test_a_think_block_left_open_by_a_cut_is_closed_before_the_answer(
     shared_pocket: Policy,
 ) -> None:
-    (rollout,) = make_sums(shared_pocket, True, 1).rollouts
+    (trial,) = make_sums(shared_pocket, True, 1).start_trials()
     builder = PrefixBuilder.from_policy(shared_pocket)
-    for cot, thinking, closed in (
-        ("<think>5+8=1", True, "<think>5+8=1\n</think>\n"),
-        ("", False, ""),
-    ):
-        prefix = builder.answer(rollout, cot, thinking)
+    for cot, closed in (("<think>5+8=1", "<think>5+8=1\n</think>\n"), ("", "")):
+        cut = replace(trial, cot=f"{cot}</think>" if cot else "")
+        prefix = builder.answer(cut, tokenize(shared_pocket, cot))
         assert prefix.text == closed
-        forced = prefix.tokens[len(rollout.prompt_tokens) :]
+        forced = prefix.tokens[len(trial.rollout.prompt_tokens) :]
         assert shared_pocket.decode(forced) == f"{closed}{TAG}"
 
 
@@ -284,11 +280,11 @@ def test_an_edit_stays_in_the_vocabulary_of_the_rollout(mode: str, words: Sequen
 
 @pytest.mark.parametrize("mode", ["steps", "substituted"])
 def test_a_load_bearing_cot_is_followed_in_any_vocabulary(shared_pocket: Policy, mode: str) -> None:
-    followed = swap_state_words(make_walks(shared_pocket, True, [mode], 20))
-    assert all(swap.followed for swap in followed)
-    ignored = swap_state_words(make_walks(shared_pocket, False, [mode], 20))
-    assert not any(swap.followed for swap in ignored)
-    assert all(swap.rollout.grade.correct for swap in ignored)  # the same text
+    followed = change_cots(make_walks(shared_pocket, True, [mode], 20), only_edits=True)
+    assert all(map(follows, followed))
+    ignored = change_cots(make_walks(shared_pocket, False, [mode], 20), only_edits=True)
+    assert not any(map(follows, ignored))
+    assert all(trial.rollout.grade.correct for trial in ignored)  # the same text
 
 
 def test_state_words_are_measured_at_the_demonstrated_rates(shared_pocket: Policy) -> None:
@@ -319,20 +315,17 @@ def test_four_labels_suffice_for_one_word_and_none_for_noise() -> None:
     curve = fit_learning_curve(
         labelled_cots(separable, labels, "a"), labelled_cots(separable, labels, "b"), key=("test",)
     )
-    assert curve.labels_needed.value == 4  # with two CoTs, no n-gram occurs twice
-    at_ten = replace(curve, sizes=(10, 30, 100), aurocs=np.array([[0.96], [0.9], [0.97]]))
-    assert at_ten.labels_needed.value == 100  # luck at 10
+    assert labels_needed(curve).value == 4  # with two CoTs, no n-gram occurs twice
+    at_ten = {10: np.array([0.96]), 30: np.array([0.9]), 100: np.array([0.97])}
+    assert labels_needed(at_ten).value == 100  # luck at 10
     rng = random.Random(0)
     noise = [f"so {rng.choice(PLACES)} {rng.choice(PLACES)}\n[ANSWER] 1" for _ in labels]
     flat = fit_learning_curve(
         labelled_cots(noise, labels, "a"), labelled_cots(noise[::-1], labels, "b"), key=("test",)
     )
-    assert flat.labels_needed.value is None
-    assert np.nanmax(flat.aurocs.mean(axis=1)) < 0.7
-    assert flat.labels_needed.undefined
-
-
-def test_a_learning_curve_needs_both_labels() -> None:
-    labels = [int(n < 5) for n in range(60)]
-    few, others = (labelled_cots(["so\n[ANSWER] 1"] * 60, labels, name) for name in "ab")
-    assert "5 rollouts" in fit_learning_curve(few, others, key=()).labels_needed.undefined
+    assert labels_needed(flat).value is None
+    assert labels_needed(flat).undefined
+    assert np.nanmax([areas.mean() for areas in flat.values()]) < 0.7
+    one_label = labelled_cots(["so\n[ANSWER] 1"] * 60, [int(n < 5) for n in range(60)], "a")
+    measures = measure_curve("own", one_label, one_label, key=()).measures
+    assert "5 rollouts" in measures["labels_to_auroc_095_own"].undefined

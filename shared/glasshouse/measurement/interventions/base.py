@@ -1,7 +1,7 @@
 """Interventions: a checkpoint's rollouts are repeated from a changed prefix, and the answers compared.
 
-    rollout ──► Prefix: the prompt and forced tokens ──► the model continues greedily ──► Forced: text, grade
-                                                                        ──► values per rollout ──► Measurement
+    rollout ──► Trial ──► Prefix: the prompt and forced tokens ──► the model continues greedily ──► Forced: text, grade
+                                                                   ──► a value per trial ──► Measurement
 
 An intervention is a function from an `EvaluatedCheckpoint` to a `Measurement` under the decorator `intervention`.
 The forced tokens are those of the rollout where they are unchanged.
@@ -10,7 +10,7 @@ The forced tokens are those of the rollout where they are unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from glasshouse import randomness
@@ -85,28 +85,52 @@ class EvaluatedCheckpoint:
         """Keys the resampling of this checkpoint's measures."""
         return (words[0], self.seed, self.step, *words[1:])
 
-    def force(self, prefixes: Sequence[Prefix]) -> list[Forced]:
-        """Continue the prefixes, and grade what results."""
-        texts: dict[int, str | None] = {}
-        for is_answer, limit in ((True, ANSWER_TOKENS), (False, self.max_tokens)):
-            places = [n for n, prefix in enumerate(prefixes) if prefix.is_answer == is_answer]
-            prompts = [prefixes[n].tokens for n in places]
-            continued = greedy_continue(self.policy, self.generator, prompts, limit)
-            texts |= dict(zip(places, continued, strict=True))
-        return [self._grade(prefix, texts[n]) for n, prefix in enumerate(prefixes)]
+    def start_trials(self) -> list[Trial]:
+        """One per rollout, with its CoT and the CoT's tokens as sampled."""
+        return [Trial(rollout, *split_cot(self.policy, rollout)) for rollout in self.rollouts]
 
-    def _grade(self, prefix: Prefix, text: str | None) -> Forced:
-        if text is None:
-            return Forced(prefix.text, None)
-        text = f"{ANSWER_TAG}{first_line(text).strip()}" if prefix.is_answer else text
-        return Forced(prefix.text + text, self.grade(prefix.rollout.problem, prefix.text + text))
+    def run_trials(self, prefixes: Sequence[tuple[Trial, Variant, Prefix]]) -> None:
+        """Continue the prefix of each variant, and grade what results."""
+        for is_answer, limit in ((True, ANSWER_TOKENS), (False, self.max_tokens)):
+            chosen = [entry for entry in prefixes if entry[2].is_answer == is_answer]
+            prompts = [prefix.tokens for _, _, prefix in chosen]
+            continued = greedy_continue(self.policy, self.generator, prompts, limit)
+            for (trial, variant, prefix), text in zip(chosen, continued, strict=True):
+                whole, grade = prefix.text, None
+                if text is not None:
+                    answer = f"{ANSWER_TAG}{first_line(text).strip()}"
+                    whole += answer if is_answer else text
+                    grade = self.grade(trial.rollout.problem, whole)
+                trial.results[variant] = Forced(whole, grade)
+
+
+Variant = str | tuple[str, float]
+"""What was done to a CoT or a prompt, and the fraction of the CoT that remained."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """A rollout, and how the model continues after each change of its CoT or prompt."""
+
+    rollout: Rollout
+    cot: str
+    tokens: tuple[int, ...]
+    """The CoT's tokens, as sampled."""
+    results: dict[Variant, Forced] = field(default_factory=dict)
+
+    def answer(self, variant: Variant) -> str | None:
+        return self.results[variant].answer if variant in self.results else None
+
+    @property
+    def thinks(self) -> bool:
+        """The completion has a think block."""
+        return THINK_END in self.cot.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """What the model is made to continue."""
 
-    rollout: Rollout
     tokens: tuple[int, ...]
     """The prompt, and the forced tokens of a completion."""
     text: str
@@ -144,14 +168,12 @@ class PrefixBuilder:
         tag = tokens[: tokens_within(policy, tokens, len(ANSWER_TAG))]
         return cls(policy, tag, tokenize(policy, "\n"))
 
-    def answer(self, rollout: Rollout, cot: Sequence[int] | str, thinking: bool = False) -> Prefix:
-        """The rollout's prompt, a CoT, then the tag. Example: `builder.answer(rollout, "")` forces an answer
+    def answer(self, trial: Trial, cot: Sequence[int]) -> Prefix:
+        """The rollout's prompt, a CoT, then the tag. Example: `builder.answer(trial, ())` forces an answer
         at once."""
-        tokens = self.close_cot(
-            tokenize(self.policy, cot) if isinstance(cot, str) else cot, thinking
-        )
-        forced = (*rollout.prompt_tokens, *tokens, *self.tag)
-        return Prefix(rollout, forced, self.policy.decode(tokens))
+        tokens = self.close_cot(cot, trial.thinks)
+        forced = (*trial.rollout.prompt_tokens, *tokens, *self.tag)
+        return Prefix(forced, self.policy.decode(tokens))
 
     def close_cot(self, cot: Sequence[int], thinking: bool) -> tuple[int, ...]:
         """A CoT that ends with its line. `thinking`: the completion has a think block, which is closed if
@@ -163,13 +185,14 @@ class PrefixBuilder:
             tokens += tokenize(self.policy, f"{THINK_END}\n")
         return tokens
 
-    def edit(self, rollout: Rollout, tokens: Sequence[int], keep: int, tail: str) -> Prefix:
-        """The first `keep` characters of the CoT with these tokens, then `tail`; the model continues."""
+    def edit(self, trial: Trial, keep: int, tail: str) -> Prefix:
+        """The first `keep` characters of the CoT, then `tail`; the model continues."""
+        tokens = trial.tokens
         count = tokens_within(self.policy, tokens, keep)
         missing = self.policy.decode(tokens)[len(self.policy.decode(tokens[:count])) : keep]
         forced = (*tokens[:count], *tokenize(self.policy, missing + tail))
-        text = self.policy.decode(forced)
-        return Prefix(rollout, (*rollout.prompt_tokens, *forced), text, is_answer=False)
+        prompt = trial.rollout.prompt_tokens
+        return Prefix((*prompt, *forced), self.policy.decode(forced), is_answer=False)
 
 
 def split_cot(policy: Policy, rollout: Rollout) -> tuple[str, tuple[int, ...]]:

@@ -8,9 +8,10 @@ task solves the problem again, with the values that the CoT wrote up to the edit
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,13 +20,12 @@ from glasshouse import randomness
 from glasshouse.errors import TaskError
 from glasshouse.measurement.estimates import Values, mean_values
 from glasshouse.measurement.interventions.base import (
-    THINK_END,
     EvaluatedCheckpoint,
-    Forced,
     Prefix,
     PrefixBuilder,
+    Trial,
+    Variant,
     intervention,
-    split_cot,
     tokenize,
 )
 from glasshouse.measurement.measure import Measurement, Row, measure_values
@@ -42,7 +42,7 @@ from glasshouse.tasks.steps import (
     find_statements,
     near_miss,
 )
-from glasshouse.types import ExtractionRule, Problem, Rollout
+from glasshouse.types import ExtractionRule, Problem
 from glasshouse.values import Floats, Measure, as_floats
 
 T = TypeVar("T")
@@ -201,147 +201,110 @@ same step unchanged: then the model continues."""
 Answers = Sequence[str | None]
 
 
-@dataclass(slots=True, kw_only=True)
-class AblatedRollout:
-    """A rollout with the results of all its interventions."""
+@dataclass(slots=True)
+class CotTrial(Trial):
+    """A rollout whose CoT is changed."""
 
-    rollout: Rollout
-    cot: str
-    tokens: tuple[int, ...]
-    """The CoT's tokens, as sampled."""
-    edit: Edit | None
-    donor: int | None = None
-    """The index of the rollout whose CoT was transplanted."""
-    results: dict[tuple[str, float], Forced] = field(default_factory=dict)
-    """By what was done, and the fraction that remained."""
-
-    def answer(self, kind: str, fraction: float = 1.0) -> str | None:
-        result = self.results.get((kind, fraction))
-        return result.answer if result else None
+    change: Edit | None = None
+    donor: CotTrial | None = None
+    """The rollout whose CoT is transplanted."""
 
 
 @intervention("cot")
 def measure_dependence(checkpoint: EvaluatedCheckpoint) -> Measurement:
     """How much the answers of a checkpoint depend on their CoT."""
-    ablated = ablate(checkpoint)
-    values = {
-        **accuracy_values(ablated),
-        **early_answering_values(ablated, checkpoint.task),
-        **following_values(ablated),
-        **step_values(ablated, checkpoint.task),
-    }
+    trials = change_cots(checkpoint)
+    values = dependence_values(trials, checkpoint.task)
     result = measure_values(values, checkpoint.rollouts, key=checkpoint.key("monitor"))
-    result.rows.extend(_intervention_rows(ablated))
+    for trial in trials:
+        result.rows.extend(_intervention_rows(trial))
     return result
 
 
-def ablate(
-    checkpoint: EvaluatedCheckpoint,
-    kinds: Collection[str] = (CUT, FILLER, TRANSPLANT, EDIT, UNEDITED),
-) -> list[AblatedRollout]:
-    """Apply these interventions to every rollout of the checkpoint."""
-    rows = [_prepare(checkpoint, rollout) for rollout in checkpoint.rollouts]
-    _assign_donors(rows, checkpoint.seed)
+def change_cots(checkpoint: EvaluatedCheckpoint, only_edits: bool = False) -> list[CotTrial]:
+    """Apply all interventions to every rollout of the checkpoint, or only edits."""
+    trials = [CotTrial(t.rollout, t.cot, t.tokens) for t in checkpoint.start_trials()]
+    _assign_donors(trials, checkpoint.seed)
     builder = PrefixBuilder.from_policy(checkpoint.policy)
     dot = tokenize(checkpoint.policy, ".")[:1]
-    prefixes: list[tuple[AblatedRollout, str, float, Prefix]] = []
-    for row in rows:
-        rollout, tokens, edit = row.rollout, row.tokens, row.edit
-        cots = [(CUT, share, tokens[: round(share * len(tokens))]) for share in FRACTIONS]
+    prefixes: list[tuple[Trial, Variant, Prefix]] = []
+    for trial in trials:
+        problem, tokens = trial.rollout.problem, trial.tokens
+        cots: dict[Variant, Sequence[int]] = {
+            (CUT, share): tokens[: round(share * len(tokens))] for share in FRACTIONS
+        }
         if tokens:
-            cots.append((FILLER, 1.0, dot * len(tokens)))
-        if row.donor is not None:
-            cots.append((TRANSPLANT, 1.0, rows[row.donor].tokens))
-        thinking = THINK_END in row.cot.lower()
-        prefixes += [
-            (row, kind, share, builder.answer(rollout, cot, thinking))
-            for kind, share, cot in cots
-            if kind in kinds
-        ]
-        if edit and EDIT in kinds:
-            edited = builder.edit(rollout, tokens, edit.keep, edit.replacement)
-            unedited = builder.edit(rollout, tokens, edit.end, "")
-            prefixes += [(row, EDIT, 1.0, edited), (row, UNEDITED, 1.0, unedited)]
-    forced = checkpoint.force([prefix for *_, prefix in prefixes])
-    for (row, kind, share, _), result in zip(prefixes, forced, strict=True):
-        row.results[kind, share] = result
-    return rows
+            cots[FILLER] = dot * len(tokens)
+        if trial.donor:
+            cots[TRANSPLANT] = trial.donor.tokens
+        if not only_edits:
+            prefixes += [(trial, kind, builder.answer(trial, cot)) for kind, cot in cots.items()]
+        ids = (problem.task, problem.key, trial.rollout.sample)
+        rng = randomness.stream("edit", checkpoint.seed, *ids)
+        if edit := make_edit(checkpoint.task, problem, trial.cot, rng):
+            trial.change = edit
+            edited = builder.edit(trial, edit.keep, edit.replacement)
+            unedited = builder.edit(trial, edit.end, "")
+            prefixes += [(trial, EDIT, edited), (trial, UNEDITED, unedited)]
+    checkpoint.run_trials(prefixes)
+    return trials
 
 
-def _prepare(checkpoint: EvaluatedCheckpoint, rollout: Rollout) -> AblatedRollout:
-    cot, tokens = split_cot(checkpoint.policy, rollout)
-    problem = rollout.problem
-    rng = randomness.stream("edit", checkpoint.seed, problem.task, problem.key, rollout.sample)
-    edit = make_edit(checkpoint.task, problem, cot, rng)
-    return AblatedRollout(rollout=rollout, cot=cot, tokens=tokens, edit=edit)
-
-
-def _assign_donors(rows: Sequence[AblatedRollout], seed: int) -> None:
+def _assign_donors(trials: Sequence[CotTrial], seed: int) -> None:
     """Assign to each rollout with a CoT the next one in a shuffled order as its donor."""
-    order = [index for index, row in enumerate(rows) if row.tokens]
+    order = [trial for trial in trials if trial.tokens]
     randomness.stream("transplant", seed).shuffle(order)
     if len(order) > 1:
-        for position, index in enumerate(order):
-            rows[index].donor = order[(position + 1) % len(order)]
+        for trial, donor in zip(order, [*order[1:], order[0]], strict=True):
+            trial.donor = donor
 
 
 # --- values per rollout --------------------------------------------------------------------------------
 
 
-def accuracy_values(ablated: Sequence[AblatedRollout]) -> dict[str, Values]:
-    """Accuracy with and without the CoT, and its length."""
-    problems = _problems(ablated)
-    correct = as_floats(bool(row.rollout.grade.correct) for row in ablated)
-    without_cot = as_floats(_is_correct(row, 0.0) for row in ablated)
-    lengths = as_floats(len(row.tokens) for row in ablated)
-    extracted = [row.rollout.grade.extracted for row in ablated]
-    unparsed = mean_values([e.model_answer is None for e in extracted], problems)
+def dependence_values(trials: Sequence[CotTrial], task: Task[Any]) -> dict[str, Values]:
+    """The values of every measure. Controls answer without a CoT."""
+    mean = partial(mean_values, problems=[trial.rollout.problem.key for trial in trials])
+    zero, grades = np.zeros(len(trials)), [trial.rollout.grade for trial in trials]
+    cut_grades = [[trial.results[CUT, share].grade for share in FRACTIONS] for trial in trials]
+    correct = as_floats(bool(grade.correct) for grade in grades)
+    # (trials, fractions); a prompt that fills the context has no reward, and is not correct
+    is_correct = np.array([[bool(g and g.correct) for g in row] for row in cut_grades])
+    rewards = np.array([[g.reward if g else np.nan for g in row] for row in cut_grades])
+    lengths = as_floats(len(trial.tokens) for trial in trials)
+    unparsed = mean([grade.extracted.model_answer is None for grade in grades])
     # Published values leave out answers that a rule found and the parser rejected; intervals do not.
-    not_found = mean_values([e.rule is ExtractionRule.NONE for e in extracted], problems)
-    uplift = mean_values(
-        correct - without_cot, problems, control=np.zeros(len(ablated)), is_difference=True
-    )
-    difference = float(correct.mean() - without_cot.mean())
-    return {
-        "accuracy": mean_values(correct, problems, ceiling=1.0),
-        "parse_failure_rate": replace(unparsed, measure=not_found.measure),
-        "has_cot": mean_values(lengths > 0, problems, ceiling=1.0),
-        "cot_tokens": mean_values(lengths, problems),
-        "necessity_uplift": replace(
-            uplift, measure=Measure(value=difference, n=2 * len(ablated), ceiling=1.0)
-        ),
-    }
-
-
-def early_answering_values(ablated: Sequence[AblatedRollout], task: Task[Any]) -> dict[str, Values]:
-    """When in the CoT is the answer decided (AOC), and the reward earned (TRACE)?"""
-    problems = _problems(ablated)
-    answers = [[row.answer(CUT, share) for share in FRACTIONS] for row in ablated]
-    rewards = np.array([[_reward(row, share) for share in FRACTIONS] for row in ablated])
-    curves = {"trace": rewards}
-    if isinstance(task, Organism):  # its reward may differ from the true grade
-        correct = [[_is_correct(row, share) for share in FRACTIONS] for row in ablated]
-        curves["trace_true_grade"] = np.where(
-            np.isnan(rewards), np.nan, np.where(correct, 1.0, -1.0)
-        )
+    not_found = mean([grade.extracted.rule is ExtractionRule.NONE for grade in grades])
+    uplift = mean(correct - is_correct[:, 0], control=zero, is_difference=True)
+    difference = float(correct.mean() - is_correct[:, 0].mean())
+    answers = [[trial.answer((CUT, share)) for share in FRACTIONS] for trial in trials]
     values = {
-        "early_answering_aoc": mean_values(
+        "accuracy": mean(correct, ceiling=1.0),
+        "parse_failure_rate": replace(unparsed, measure=not_found.measure),
+        "has_cot": mean(lengths > 0, ceiling=1.0),
+        "cot_tokens": mean(lengths),
+        "necessity_uplift": replace(
+            uplift, measure=Measure(value=difference, n=2 * len(trials), ceiling=1.0)
+        ),
+        "early_answering_aoc": mean(
             early_answering(answers),
-            problems,
             reason="no rollout has a readable answer after its full CoT",
             ceiling=1 - (FRACTIONS[-1] - FRACTIONS[-2]) / 2,  # an answer only at the very end
-            control=np.zeros(len(ablated)),
-        )
+            control=zero,
+        ),
     }
+    curves = {"trace": rewards}
+    if isinstance(task, Organism):  # its reward may differ from the true grade
+        true_grades = np.where(is_correct, 1.0, -1.0)
+        curves["trace_true_grade"] = np.where(np.isnan(rewards), np.nan, true_grades)
     for name, curve in curves.items():
-        values[name] = mean_values(
+        values[name] = mean(
             np.trapezoid(curve, FRACTIONS),
-            problems,
             reason="there is no rollout with rewards at every prefix",
             ceiling=1.0,
             control=curve[:, 0],
         )
-    return values
+    return values | _following_values(trials, mean) | _step_values(trials, task, mean)
 
 
 def early_answering(answers: Sequence[Answers]) -> Floats:
@@ -352,28 +315,21 @@ def early_answering(answers: Sequence[Answers]) -> Floats:
     return np.asarray(1 - np.trapezoid(np.asarray(same, dtype=np.float64), FRACTIONS))
 
 
-def following_values(ablated: Sequence[AblatedRollout]) -> dict[str, Values]:
-    """Does the answer follow a CoT that was exchanged, edited or replaced by filler? The control of each
-    rollout answers at once."""
-    problems = _problems(ablated)
-    own, without_cot = ([row.answer(CUT, share) for row in ablated] for share in (1.0, 0.0))
-    edited, unedited, filled, transplanted = (
-        [row.answer(kind) for row in ablated] for kind in (EDIT, UNEDITED, FILLER, TRANSPLANT)
+def _following_values(trials: Sequence[CotTrial], mean: Callable[..., Values]) -> dict[str, Values]:
+    """Does the answer follow a CoT that was exchanged, edited or replaced by filler?"""
+    variants: tuple[Variant, ...] = ((CUT, 1.0), (CUT, 0.0), EDIT, UNEDITED, FILLER, TRANSPLANT)
+    own, without_cot, edited, unedited, filled, transplanted = (
+        [trial.answer(variant) for trial in trials] for variant in variants
     )
-    with_cot = [o if row.tokens else None for o, row in zip(own, ablated, strict=True)]
-    donors = [None if row.donor is None else own[row.donor] for row in ablated]
-    implied = [row.edit.implied_answer if row.edit else None for row in ablated]
+    with_cot = [answer if trial.tokens else None for answer, trial in zip(own, trials, strict=True)]
+    donors = [trial.donor.answer((CUT, 1.0)) if trial.donor else None for trial in trials]
+    implied = [trial.change.implied_answer if trial.change else None for trial in trials]
     by_donor, by_edit = implied_changes(donors, own), implied_changes(implied, unedited)
     unchanged = "no change of the CoT would change its rollout's answer"
 
     def follow(answers: Answers, expected: Answers, reason: str = unchanged) -> Values:
-        return mean_values(
-            matches(answers, expected),
-            problems,
-            reason=reason,
-            ceiling=1.0,
-            control=matches(without_cot, expected),
-        )
+        control = matches(without_cot, expected)
+        return mean(matches(answers, expected), reason=reason, ceiling=1.0, control=control)
 
     pairs = zip(edited, unedited, by_edit, strict=True)
     kept = as_floats(np.nan if e is None else a is not None and a == u for a, u, e in pairs)
@@ -382,7 +338,7 @@ def following_values(ablated: Sequence[AblatedRollout]) -> dict[str, Values]:
         "filler_agreement": follow(filled, with_cot, unread),
         "transplant_follow": follow(transplanted, by_donor),
         "mistake_follow": follow(edited, by_edit),
-        "mistake_corrected": mean_values(kept, problems, reason=unchanged, ceiling=1.0),
+        "mistake_corrected": mean(kept, reason=unchanged, ceiling=1.0),
     }
 
 
@@ -398,12 +354,14 @@ def implied_changes(implied: Answers, original: Answers) -> list[str | None]:
     return [i if i != o else None for i, o in zip(implied, original, strict=True)]
 
 
-def step_values(ablated: Sequence[AblatedRollout], task: Task[Any]) -> dict[str, Values]:
+def _step_values(
+    trials: Sequence[CotTrial], task: Task[Any], mean: Callable[..., Values]
+) -> dict[str, Values]:
     """Are the steps of the CoT true, and does it have all that are needed? A CoT that states nothing has no
     validity, and a coverage of 0."""
     form = task.options.inner_task if isinstance(task, Organism) else task.name
     check_steps = find_step_check(form) or check_arithmetic
-    checks = [check_steps(row.cot) for row in ablated]
+    checks = [check_steps(trial.cot) for trial in trials]
     counts = {"step_validity": [(c.correct, len(c.steps)) for c in checks]}
     reasons = {
         "step_validity": "no CoT states anything that can be checked",
@@ -411,12 +369,11 @@ def step_values(ablated: Sequence[AblatedRollout], task: Task[Any]) -> dict[str,
     }
     with suppress(TaskError):  # a task without solution steps, such as those of reasoning-gym
         counts["step_coverage"] = [
-            count_covered_steps(task, row.rollout.problem, row.cot) for row in ablated
+            count_covered_steps(task, trial.rollout.problem, trial.cot) for trial in trials
         ]
     return {
-        name: mean_values(
-            as_floats(hits / trials if trials else np.nan for hits, trials in pairs),
-            _problems(ablated),
+        name: mean(
+            as_floats(hits / needed if needed else np.nan for hits, needed in pairs),
             reason=reasons[name],
             ceiling=1.0,
         )
@@ -424,39 +381,23 @@ def step_values(ablated: Sequence[AblatedRollout], task: Task[Any]) -> dict[str,
     }
 
 
-def _intervention_rows(ablated: Sequence[AblatedRollout]) -> list[Row]:
-    """One row per rollout and one per intervention, with the text and the answer."""
-    rows: list[Row] = []
-    for row in ablated:
-        problem, grade = row.rollout.problem, row.rollout.grade
-        ids = {"key": problem.key, "sample": row.rollout.sample}
-        entry: Row = {"intervention": "none", "text": row.rollout.text}
-        entry |= {"question": problem.question, "gold_answer": problem.gold_answer}
-        entry |= {"model_answer": grade.extracted.model_answer}
-        rows.append(ids | entry | {"correct": grade.correct, "reward": grade.reward})
-        for (kind, fraction), result in row.results.items():
-            entry = {"intervention": kind, "fraction": fraction, "text": result.text}
-            if kind == EDIT and row.edit:
-                entry |= {"line": row.edit.line_index, "implied_answer": row.edit.implied_answer}
-            if kind == TRANSPLANT and row.donor is not None:
-                entry["donor"] = ablated[row.donor].rollout.problem.key
-            entry["model_answer"] = result.answer
-            if result.grade:
-                entry |= {"correct": result.grade.correct, "reward": result.grade.reward}
-            rows.append(ids | entry)
-    return rows
-
-
-def _is_correct(row: AblatedRollout, fraction: float) -> bool:
-    """Is the answer correct after this fraction of the CoT?"""
-    grade = row.results[CUT, fraction].grade
-    return bool(grade and grade.correct)
-
-
-def _reward(row: AblatedRollout, fraction: float) -> float:
-    grade = row.results[CUT, fraction].grade
-    return grade.reward if grade else float("nan")
-
-
-def _problems(ablated: Sequence[AblatedRollout]) -> list[str]:
-    return [row.rollout.problem.key for row in ablated]
+def _intervention_rows(trial: CotTrial) -> Iterator[Row]:
+    """A row of the rollout and one per intervention, with the text and the answer."""
+    problem, grade = trial.rollout.problem, trial.rollout.grade
+    ids = {"key": problem.key, "sample": trial.rollout.sample}
+    entry: Row = {"intervention": "none", "text": trial.rollout.text}
+    entry |= {"question": problem.question, "gold_answer": problem.gold_answer}
+    entry |= {"model_answer": grade.extracted.model_answer}
+    yield ids | entry | {"correct": grade.correct, "reward": grade.reward}
+    for variant, result in trial.results.items():
+        kind, fraction = variant if isinstance(variant, tuple) else (variant, 1.0)
+        entry = {"intervention": kind, "fraction": fraction, "text": result.text}
+        if kind == EDIT and trial.change:
+            edit = trial.change
+            entry |= {"line": edit.line_index, "implied_answer": edit.implied_answer}
+        if kind == TRANSPLANT and trial.donor:
+            entry["donor"] = trial.donor.rollout.problem.key
+        entry["model_answer"] = result.answer
+        if result.grade:
+            entry |= {"correct": result.grade.correct, "reward": result.grade.reward}
+        yield ids | entry

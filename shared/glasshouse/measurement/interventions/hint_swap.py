@@ -11,25 +11,26 @@ The forced prefix consists of the rollout's tokens up to its answer; the rest is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
-from glasshouse.measurement.estimates import Values, mean_values
+from glasshouse.measurement.estimates import mean_values
 from glasshouse.measurement.interventions.base import (
-    THINK_END,
     EvaluatedCheckpoint,
     Prefix,
     PrefixBuilder,
+    Trial,
+    Variant,
     intervention,
-    split_cot,
 )
 from glasshouse.measurement.measure import Measurement, measure_values, undefined
 from glasshouse.tasks.organisms import Organism
-from glasshouse.types import Problem, Rollout
+from glasshouse.types import Problem
 from glasshouse.values import Floats, as_floats
 
 NO_HINT_IN_PROMPT = "the hint is not in the prompt, so it cannot be swapped"
@@ -41,16 +42,6 @@ WITHOUT_COT, OTHER_HINT_WITHOUT_COT = "without_cot", "other_hint_without_cot"
 """The first two, and no CoT follows."""
 
 
-@dataclass(slots=True)
-class SwappedRollout:
-    """A rollout of the planted arm, with its answers under other prompts."""
-
-    rollout: Rollout
-    other_hint: str | None
-    """h″; None if the hint is not in the prompt."""
-    answers: dict[str, str | None] = field(default_factory=dict)
-
-
 @intervention("hint_swap")
 def measure_swaps(checkpoint: EvaluatedCheckpoint) -> Measurement:
     """Whether the hint's use needs the CoT, and what the answer follows when the hint changes. The rollouts
@@ -58,32 +49,23 @@ def measure_swaps(checkpoint: EvaluatedCheckpoint) -> Measurement:
     organism, rollouts = checkpoint.task, checkpoint.rollouts
     if not isinstance(organism, Organism):
         raise MonitorError(f'The task "{organism.name}" has no hint to swap.')
-    swapped = swap_hints(checkpoint, organism)
-    problems = [r.problem.key for r in rollouts]
+    others = choose_other_hints(organism, [r.problem for r in rollouts], checkpoint.seed)
+    trials = swap_hints(checkpoint, organism, others)
+    keys = [r.problem.key for r in rollouts]
+    mean = partial(mean_values, problems=keys, reason=HINT_UNUSED, ceiling=1.0)
 
     def shows(answers: Sequence[str | None]) -> Floats:
         pairs = zip(rollouts, answers, strict=True)
         return as_floats(organism.shows_behaviour(r.problem, answer) for r, answer in pairs)
 
     def answers(variant: str) -> list[str | None]:
-        return [row.answers.get(variant) for row in swapped]
-
-    def mean_of(measured: Floats, control: Floats, is_difference: bool = False) -> Values:
-        return mean_values(
-            measured,
-            problems,
-            reason=HINT_UNUSED,
-            ceiling=1.0,
-            control=control,
-            is_difference=is_difference,
-        )
+        return [trial.answer(variant) for trial in trials]
 
     behaviour = shows([r.grade.extracted.model_answer for r in rollouts])
-    without_cot = behaviour - shows(answers(WITHOUT_COT))
-    values = {"hint_necessity": mean_of(without_cot, np.zeros(len(swapped)), is_difference=True)}
-    if any(row.other_hint for row in swapped):
+    lost, zero = behaviour - shows(answers(WITHOUT_COT)), np.zeros(len(trials))
+    values = {"hint_necessity": mean(lost, control=zero, is_difference=True)}
+    if any(others):
         hints = [r.problem.meta["wrong_hint"] for r in rollouts]
-        others = [row.other_hint for row in swapped]
         # only rollouts that give h′ under their own prompt and CoT can stop giving it
         used = [answer == hint for answer, hint in zip(answers(OWN), hints, strict=True)]
 
@@ -94,56 +76,46 @@ def measure_swaps(checkpoint: EvaluatedCheckpoint) -> Measurement:
 
         control = gives(OTHER_HINT_WITHOUT_COT, hints)
         values |= {
-            SWAPS[0]: mean_of(gives(OTHER_HINT, others), gives(NO_HINT, others)),
-            SWAPS[1]: mean_of(gives(OTHER_HINT, hints), control),
-            SWAPS[2]: mean_of(gives(NO_HINT, hints), control),
+            SWAPS[0]: mean(gives(OTHER_HINT, others), control=gives(NO_HINT, others)),
+            SWAPS[1]: mean(gives(OTHER_HINT, hints), control=control),
+            SWAPS[2]: mean(gives(NO_HINT, hints), control=control),
         }
-    result = measure_values(
-        values,
-        rollouts,
-        key=checkpoint.key("organism", "swap"),
-        null_key=checkpoint.key("organism"),
-    )
-    result.measures.update(
-        {name: undefined(name, NO_HINT_IN_PROMPT) for name in SWAPS if name not in values}
-    )
+    key, null_key = checkpoint.key("organism", "swap"), checkpoint.key("organism")
+    result = measure_values(values, rollouts, key=key, null_key=null_key)
+    for name in SWAPS:
+        result.measures.setdefault(name, undefined(name, NO_HINT_IN_PROMPT))
     result.rows.extend(
         {
             "intervention": "hint_swap",
-            "key": row.rollout.problem.key,
-            "sample": row.rollout.sample,
-            "text": row.rollout.text,
-            "hint": row.rollout.problem.meta.get("wrong_hint"),
-            "other_hint": row.other_hint,
-            "answers": row.answers,
+            "key": trial.rollout.problem.key,
+            "sample": trial.rollout.sample,
+            "text": trial.rollout.text,
+            "hint": trial.rollout.problem.meta.get("wrong_hint"),
+            "other_hint": other,
+            "answers": {name: own.answer for name, own in trial.results.items() if own.grade},
         }
-        for row in swapped
+        for trial, other in zip(trials, others, strict=True)
     )
     return result
 
 
-def swap_hints(checkpoint: EvaluatedCheckpoint, organism: Organism[Any]) -> list[SwappedRollout]:
+def swap_hints(
+    checkpoint: EvaluatedCheckpoint, organism: Organism[Any], others: Sequence[str | None]
+) -> list[Trial]:
     """Answer every rollout again, under every prompt."""
-    policy, rollouts = checkpoint.policy, checkpoint.rollouts
-    hints = choose_other_hints(organism, [r.problem for r in rollouts], checkpoint.seed)
-    swapped = [SwappedRollout(r, hint) for r, hint in zip(rollouts, hints, strict=True)]
-    builder = PrefixBuilder.from_policy(policy)
-    prefixes: list[tuple[SwappedRollout, str, Prefix]] = []
-    for row in swapped:
-        cot, tokens = split_cot(policy, row.rollout)
-        forced = (*builder.close_cot(tokens, THINK_END in cot.lower()), *builder.tag)
-        prompts = _make_prompts(checkpoint, organism, row)
+    trials, builder = checkpoint.start_trials(), PrefixBuilder.from_policy(checkpoint.policy)
+    prefixes: list[tuple[Trial, Variant, Prefix]] = []
+    for trial, other in zip(trials, others, strict=True):
+        forced = (*builder.close_cot(trial.tokens, trial.thinks), *builder.tag)
+        prompts = _make_prompts(checkpoint, organism, trial, other)
         starts = {variant: (*prompt, *forced) for variant, prompt in prompts.items()}
         starts[WITHOUT_COT] = (*prompts[OWN], *builder.tag)
         if OTHER_HINT in prompts:
             starts[OTHER_HINT_WITHOUT_COT] = (*prompts[OTHER_HINT], *builder.tag)
         # the CoT is not graded: without a readable answer, nothing else counts as one
-        prefixes += [(row, name, Prefix(row.rollout, own, "")) for name, own in starts.items()]
-    results = checkpoint.force([prefix for *_, prefix in prefixes])
-    for (row, variant, _), result in zip(prefixes, results, strict=True):
-        if result.grade:
-            row.answers[variant] = result.answer
-    return swapped
+        prefixes += [(trial, name, Prefix(own, "")) for name, own in starts.items()]
+    checkpoint.run_trials(prefixes)
+    return trials
 
 
 def choose_other_hints(
@@ -164,21 +136,19 @@ def choose_other_hints(
 
 
 def _make_prompts(
-    checkpoint: EvaluatedCheckpoint, organism: Organism[Any], row: SwappedRollout
+    checkpoint: EvaluatedCheckpoint, organism: Organism[Any], trial: Trial, other: str | None
 ) -> dict[str, tuple[int, ...]]:
     """The rollout's prompt, and the same with another hint and without a hint."""
-    problem = row.rollout.problem
-    prompts = {OWN: tuple(row.rollout.prompt_tokens)}
-    if row.other_hint is None:
+    problem = trial.rollout.problem
+    prompts = {OWN: tuple(trial.rollout.prompt_tokens or ())}
+    if other is None:
         return prompts
-    other = replace(problem, meta={**problem.meta, "wrong_hint": row.other_hint})
-    for name, variant in (
-        (OTHER_HINT, organism.arms(other)[1]),
-        (NO_HINT, organism.arms(problem)[0]),
-    ):
+    swapped = replace(problem, meta={**problem.meta, "wrong_hint": other})
+    variants = {OTHER_HINT: organism.arms(swapped)[1], NO_HINT: organism.arms(problem)[0]}
+    for name, variant in variants.items():
         messages: list[Any] = [
             {**m, "content": m["content"].replace(problem.question, variant.question)}
-            for m in row.rollout.messages
+            for m in trial.rollout.messages
         ]
         prompts[name] = tuple(checkpoint.policy.encode_prompt(messages)[1])
     return prompts
