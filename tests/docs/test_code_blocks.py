@@ -82,6 +82,7 @@ def find_commands(text: str) -> Iterator[list[str]]:
             lines = [shown[1]] if shown else []
         for line in lines:
             words = shlex.split(line, comments=True)
+            words = words[: words.index(">")] if ">" in words else words
             while words:
                 end = words.index("|") if "|" in words else len(words)
                 yield words[:end]

@@ -280,16 +280,19 @@ def test_a_run_says_that_the_kernel_computed_it_and_another_path_is_refused(
 # ── building ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_damaged_file_is_built_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = build.build_kernel("baseline", tmp_path)
-    assert build.build_kernel("baseline", tmp_path) == first
+def test_a_damaged_file_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, folder = tmp_path / "short.c", tmp_path / "cache"  # compiled in no time
+    source.write_text("int adamw(void) { return 1; }\n")
+    monkeypatch.setattr(build, "SOURCE", source)
+    first = build.build_kernel("baseline", folder)
+    assert build.build_kernel("baseline", folder) == first
     first.write_bytes(first.read_bytes()[:-1] + b"x")
-    again = build.build_kernel("baseline", tmp_path)
+    again = build.build_kernel("baseline", folder)
     assert "damaged" in capsys.readouterr().err
-    assert ctypes.CDLL(str(again)).adamw
-    assert [file.suffix for file in tmp_path.iterdir()] == [
-        ".so"
-    ]  # and nothing is left of the work
+    assert ctypes.CDLL(str(again)).adamw() == 1
+    assert [file.suffix for file in folder.iterdir()] == [".so"]  # nothing is left of the work
 
 
 @pytest.mark.parametrize("case", ["no compiler", "unwritable", "killed", "off"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -297,23 +299,31 @@ def hub(tmp_path: Path) -> Iterator[str]:
     server.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "said"),
-    [
-        ("org/good:main", 0, "60 problems"),
-        ("org/good:other", 2, "org/good:main:train"),
-        ("org/missing", 2, "no such dataset"),
-        ("org/gated", 2, "must grant you access"),
-    ],
-)
-def test_hub_names(hub: str, tmp_path: Path, name: str, code: int, said: str) -> None:
-    import os
+HUB_NAMES = {
+    "org/good:main": (0, "60 problems"),
+    "org/good:other": (2, "org/good:main:train"),
+    "org/missing": (2, "no such dataset"),
+    "org/gated": (2, "must grant you access"),
+}
 
+
+def test_hub_names(hub: str, tmp_path: Path) -> None:
+    """In one other process: the library reads its settings when it is imported."""
+    code = """
+import sys
+from glasshouse.cli.app import main
+for name in sys.argv[2:]:
+    print("code", main(["tasks", "dataset", "--options", f"file={name}", "--model", sys.argv[1]]))
+"""
     environment = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "glasshouse", "tasks", "dataset", "--options", f"file={name}"]
     done = subprocess.run(
-        [*command, "--model", str(MOCK)], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == code, done.stderr
-    assert said in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+        [sys.executable, "-u", "-c", code, str(MOCK), *HUB_NAMES],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert "Traceback" not in done.stdout
+    printed = re.split(r"code (\d)\n", done.stdout)
+    for (code, said), output, found in zip(
+        HUB_NAMES.values(), printed[::2], printed[1::2], strict=False
+    ):
+        assert (said in output, int(found)) == (True, code), output
+    assert len(printed) == 2 * len(HUB_NAMES) + 1

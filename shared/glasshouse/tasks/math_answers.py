@@ -18,10 +18,10 @@ from typing import Any
 
 from glasshouse.errors import TaskError, install_command
 
-SECONDS = 5.0
-"""The limit for one comparison."""
-START_SECONDS = 60.0
-"""The limit for the worker's imports."""
+CPU_SECONDS = 5.0
+"""The limit for one comparison: of CPU time, so that a busy machine grades like a quiet one."""
+WALL_SECONDS = 120.0
+"""The limit for the worker's imports, and for a worker that does not answer."""
 MEMORY_BYTES = 2 * 10**9
 MAX_CHARS = 400
 
@@ -54,7 +54,7 @@ def _ask(pair: list[str]) -> Any:
             text=True,
         )
         atexit.register(_worker.kill)
-        if _read(_worker, START_SECONDS) != "ready":
+        if _read(_worker) != "ready":
             raise TaskError(
                 f"Answers of the kind math need the extra `math`: {install_command('math')}"
             )
@@ -62,24 +62,25 @@ def _ask(pair: list[str]) -> Any:
     with suppress(BrokenPipeError):
         _worker.stdin.write(json.dumps(pair) + "\n")
         _worker.stdin.flush()
-    reply = _read(_worker, SECONDS)
+    reply = _read(_worker)
     if reply is None:
         _worker.kill()
         _worker.wait()
     return reply
 
 
-def _read(worker: subprocess.Popen[str], seconds: float) -> Any:
+def _read(worker: subprocess.Popen[str]) -> Any:
     assert worker.stdout
     with selectors.DefaultSelector() as selector:
         selector.register(worker.stdout, selectors.EVENT_READ)
-        line = worker.stdout.readline() if selector.select(seconds) else ""
+        line = worker.stdout.readline() if selector.select(WALL_SECONDS) else ""
     return json.loads(line) if line else None
 
 
 def _serve() -> None:
     import logging
     import resource
+    import signal
 
     from math_verify import parse, verify
 
@@ -87,6 +88,7 @@ def _serve() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # ends the process
         value, gold = (
             parse(f"${text}$", fallback_mode="no_fallback", parsing_timeout=None)
             for text in json.loads(line)
