@@ -227,14 +227,6 @@ def test_one_value_in_two_spellings_is_refused(write_config, text):
         assert str(error.value).startswith(f"{file} line {2 if indent else 1}: ")
 
 
-def test_a_dotted_key_adds_to_its_section_whatever_their_order(write_config):
-    lines = ["task.options.count: [1, 2]", "task: {name: sum_digits, options: {other: 1}}"]
-    for text in (lines, lines[::-1]):
-        config = load_config([write_config("\n".join(text))])
-        assert config.task.options == {"count": [1, 2], "other": 1}
-        assert config.task.name == "sum_digits"
-
-
 @pytest.mark.parametrize(
     ("override", "named"),
     [
@@ -250,17 +242,3 @@ def test_hostile_override_is_refused_with_its_key(override, named):
     with pytest.raises(ConfigError, match=named) as error:
         load_config([], [override])
     assert len(str(error.value)) < 500
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "steps", "seed", "threads", "data.groups_per_step", "data.size", "generate.group_size",
-        "generate.max_tokens", "generate.chunk_size", "generate.top_k", "learn.epochs_per_batch",
-        "learn.max_resamples", "learn.gradient_blocks", "learn.lora_rank", "evaluate.problems", "evaluate.samples",
-        "evaluate.seed", "evaluate.oversize", "monitor.problems", "monitor.samples", "monitor.threshold_problems",
-        "monarch.generators", "monarch.learners",
-    ],
-)  # fmt: skip
-def test_a_count_that_no_run_needs_is_refused_with_its_key(key):
-    assert key in error_message(None, [f"{key}={10**20}"])

@@ -217,15 +217,6 @@ def test_full_disk_keeps_all_earlier_frames_and_appending_works_again_with_space
 # --- damage --------------------------------------------------------------------------------
 
 
-def test_log_truncated_at_any_byte_keeps_the_frames_before(file: Path) -> None:
-    data, found = file.read_bytes(), scan_log(file).frames
-    for end in range(0, len(data), 37):
-        file.write_bytes(data[:end])
-        frames, reader = read_frames(file)
-        assert frames == [(f.kind, f.step) for f in found if f.end <= end]
-        assert bool(reader.unfinished) == (end not in {0, *(f.end for f in found)})
-
-
 def test_flipped_bit_anywhere_is_reported_and_loses_its_frame_only(file: Path) -> None:
     data, found = file.read_bytes(), scan_log(file).frames
     for position in range(0, len(data), 29):
@@ -237,17 +228,6 @@ def test_flipped_bit_anywhere_is_reported_and_loses_its_frame_only(file: Path) -
         assert len(reader.damage) == 1, position
         with pytest.raises(RunDataError, match="damaged"):
             list(read_rows(file))
-
-
-def test_read_rows_raises_at_the_damaged_frame(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[-5] ^= 1
-    file.write_bytes(data)
-    rows = read_rows(file, "train")
-    assert [next(rows)["step"] for _ in range(12)] == [1] * 4 + [2] * 4 + [3] * 4
-    with pytest.raises(RunDataError, match=r"train, step 4: .* \(4 rows lost\)"):
-        next(rows)
-    assert len(list(read_rows(file, "validation"))) == 16
 
 
 def test_log_can_be_read_while_it_is_written(tmp_path: Path) -> None:

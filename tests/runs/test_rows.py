@@ -92,18 +92,6 @@ def test_unusual_texts_round_trip(text: str) -> None:
     assert [from_row(row) for row in rows] == [rollout, rollout]
 
 
-def test_row_without_tokens_has_texts_and_length() -> None:
-    full, thin = to_row(make_rollout(1)), to_row(make_rollout(1), with_tokens=False)
-    assert {name for name in full if full[name] != thin[name]} == {
-        "prompt_tokens",
-        "tokens",
-        "logprobs",
-    }
-    assert thin["tokens"] is thin["logprobs"] is thin["prompt_tokens"] is None
-    assert thin["length"] == 4
-    assert from_row(thin).completion.tokens is None
-
-
 def test_an_unknown_reward_is_null_in_a_row() -> None:
     rollout = make_rollout(1)
     unknown = replace(rollout, grade=replace(rollout.grade, reward=math.nan))

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     examples=[
         "glasshouse rollouts runs/try",
         "glasshouse rollouts runs/try --step 60 --wrong --show",
-        "glasshouse rollouts runs/try --correct --reward 0.3..1 --json > correct.jsonl",
+        "glasshouse rollouts runs/try --correct --reward 0.3..1 --json",
     ],
     exclusive=(("--correct", "--wrong"), ("--show", "--json")),
 )
