@@ -160,7 +160,9 @@ def validate_options(
     try:
         return model.model_validate(dict(options))
     except ValueError as invalid:  # pydantic's ValidationError; importing it here would cost time
-        first = invalid.errors()[0]  # type: ignore[attr-defined]
+        found = invalid.errors()  # type: ignore[attr-defined]
+        # a misspelt key is also a missing one: name what was written
+        first = min(found, key=lambda e: e["type"] != "extra_forbidden")
         name = ".".join(map(str, first["loc"])) or "options"
         reason = f"{plain_reason(first['msg'])} (got {first['input']!r:.200})"
         raise error(f'{where}, option "{name}": {reason}.') from None

@@ -13,7 +13,6 @@ from glasshouse.config.loading import load_config
 from glasshouse.runs.rollout_log import LOG, RolloutReader, read_rows, scan_log
 from glasshouse.runs.rows import RolloutFilter, kind_of
 from glasshouse.training.run import TrainingRun
-from glasshouse.view.terminal_tables import format_share
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
@@ -158,9 +157,3 @@ def test_path_without_a_run_is_exit_code_2(
     assert "does not exist" in capsys.readouterr().err
     assert show_rollouts(tmp_path) == 2
     assert "is not a run directory" in capsys.readouterr().err
-
-
-def test_shares_never_round_to_0_or_100() -> None:
-    shares = [format_share(0, 9), format_share(1, 1000), format_share(999, 1000)]
-    assert shares == ["<1%", "<1%", ">99%"]
-    assert format_share(9, 9) == "100%"

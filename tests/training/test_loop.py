@@ -17,7 +17,6 @@ from glasshouse.rollout.penalties import shuffle_rewards
 from glasshouse.runs import rollout_log
 from glasshouse.runs.run_directory import load_events, load_metrics
 from glasshouse.tasks.answers import split_completion
-from glasshouse.tasks.streams import Split, assign_split
 from glasshouse.training.metrics import check_staleness
 from glasshouse.training.run import TrainingRun
 
@@ -74,14 +73,6 @@ def test_seed_changes_training_but_not_the_evaluation_problems(
     )
     assert trained_on[0] != trained_on[1]
     assert evaluated_on[0] == evaluated_on[1]
-
-
-def test_training_and_evaluation_problems_stay_in_their_splits(tmp_path: Path) -> None:
-    run = TrainingRun(load_config([], [*SMALL, f"out={tmp_path / 'a'}", "steps=1"]))
-    validation = run.validation
-    assert {assign_split(p) for p in validation} == {Split.VALIDATION}
-    run.train()
-    assert {row["key"] for row in read_rows(tmp_path / "a")}.isdisjoint(p.key for p in validation)
 
 
 def test_summary_has_both_evaluations_with_intervals(trained: Path) -> None:

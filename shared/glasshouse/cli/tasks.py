@@ -108,8 +108,7 @@ def _show(args: argparse.Namespace) -> int:
         task = make_task(name, options) if options else make_example_task(name)
         _print_task(console, task)
         if args.task or args.show:
-            shown = _render_problems if args.show else _render_prompts
-            for heading, text in shown(task, args.model, args.show or 0):
+            for heading, text in _render_problems(task, args.model, args.show or 0):
                 console.rule(escape(terminal_safe(heading)), align="left")
                 console.print(terminal_safe(text), soft_wrap=True, markup=False)
         if args.validate:
@@ -154,11 +153,12 @@ def _read_options(options: list[str]) -> dict[str, Any]:
 
 def _render_problems(task: Task[Any], model: str, count: int) -> Iterator[tuple[str, str]]:
     """Headings and texts: the prompts of drawn problems as a model is sent them, and how three typical
-    completions are graded."""
+    completions are graded. Without a count: the example in every style, and a demonstration of each mode."""
     from glasshouse import randomness
-    from glasshouse.models.chat_template import render_prompt
+    from glasshouse.models.chat_template import describe_system_message, render_prompt
     from glasshouse.models.policy import load_tokenizer
     from glasshouse.rollout.grading import grade_completion
+    from glasshouse.tasks.base import MODE_STREAM_KEYS
     from glasshouse.types import Style
 
     tokenizer = load_tokenizer(model)
@@ -174,29 +174,18 @@ def _render_problems(task: Task[Any], model: str, count: int) -> Iterator[tuple[
             strict = "correct" if graded.strict else "not paid"
             lines.append(f"  {completion!r}: lenient {lenient}, strict {strict}")
         yield f"problem {number + 1} of {task.name}, as {model} is sent it", "\n".join(lines)
-
-
-def _render_prompts(task: Task[Any], model: str, count: int) -> Iterator[tuple[str, str]]:
-    """Headings and texts: the messages of each style, the model's prompt for them, and a demonstration
-    of each mode."""
-    from glasshouse import randomness
-    from glasshouse.models.chat_template import describe_system_message, render_prompt
-    from glasshouse.models.policy import load_tokenizer
-    from glasshouse.tasks.base import MODE_STREAM_KEYS
-    from glasshouse.types import Style
-
-    problem, tokenizer = _draw_example(task), load_tokenizer(model)
+    if count:
+        return
+    problem, effect = _draw_example(task), describe_system_message(tokenizer)
     for style in Style:
         messages = task.messages(problem, style)
         chat = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
         yield f"task.style={style.value}: messages of the task", chat
-        effect = describe_system_message(tokenizer)
+        prompt = render_prompt(tokenizer, messages, model)
         note = f"(its chat template {effect})\n" if effect else ""
-        prompt = note + render_prompt(tokenizer, messages, model)
-        yield f"task.style={style.value}: prompt of the model {model}", prompt
+        yield f"task.style={style.value}: prompt of the model {model}", note + prompt
     for name, mode in task.modes.items():
-        stream_key = MODE_STREAM_KEYS.get(name, name)
-        rng = randomness.stream("shown", task.name, stream_key)
+        rng = randomness.stream("shown", task.name, MODE_STREAM_KEYS.get(name, name))
         yield f"{name}: {mode.description}", task.demonstrate(problem, name, rng)
 
 

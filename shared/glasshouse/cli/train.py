@@ -73,7 +73,9 @@ def _train(args: argparse.Namespace, config_files: Sequence[Path] = (), script: 
     from glasshouse.training.train import train
 
     result = train(config, progress=not args.quiet, verbose=args.verbose)
-    return _finish(args, config, result)
+    if not args.quiet:
+        report_after_training(config, result)
+    return EXIT_CODE_OF[result.outcome]
 
 
 def run_experiment(script: str) -> None:
@@ -119,12 +121,8 @@ def _resume(args: argparse.Namespace) -> int:
 
     settings = {"progress": not args.quiet, "verbose": args.verbose}
     result = resume(args.run, args.overrides, accept_changes=args.accept_changes, **settings)
-    return _finish(args, result.open().config, result)
-
-
-def _finish(args: argparse.Namespace, config: Config, result: TrainResult) -> int:
     if not args.quiet:
-        report_after_training(config, result)
+        report_after_training(result.open().config, result)
     return EXIT_CODE_OF[result.outcome]
 
 

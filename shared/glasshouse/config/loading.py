@@ -24,6 +24,7 @@ from yaml import YAMLError
 
 from glasshouse.config.schema import FREE_FORM_SECTIONS, Config, Section
 from glasshouse.errors import ConfigError, plain_reason
+from glasshouse.files import read_regular_file
 
 MAX_CONFIG_BYTES = 100_000
 """A config file has about 3,000."""
@@ -66,17 +67,12 @@ Dumper.add_implicit_resolver(
 def read_yaml_file(file: Path) -> dict[str, Any]:
     """Reads a YAML file whose top level is a mapping."""
     try:
-        if not file.is_file() and file.exists():  # opening a FIFO would wait forever
-            what = "a folder" if file.is_dir() else "not a regular file"
-            raise ConfigError(f"The config file {file} is {what}. Name a YAML file.")
-        with open(file, "rb") as stream:
-            data = stream.read(MAX_CONFIG_BYTES + 1)
-        if len(data) > MAX_CONFIG_BYTES:
+        if file.is_file() and file.stat().st_size > MAX_CONFIG_BYTES:
             raise ConfigError(
                 f"The config file {file} is larger than {MAX_CONFIG_BYTES:,} bytes. Is it a config file? "
                 "Put problems into a problem file (data.file, evaluate.file)."
             )
-        content = parse_yaml(data.decode())
+        content = parse_yaml(read_regular_file(file).decode())
     except FileNotFoundError:
         raise ConfigError(f"The config file {file} does not exist.") from None
     except (OSError, UnicodeDecodeError) as error:

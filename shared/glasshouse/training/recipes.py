@@ -19,12 +19,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from glasshouse import randomness
 from glasshouse.config.loading import read_yaml_file
 from glasshouse.config.schema import LearnConfig
-from glasshouse.errors import ConfigError, did_you_mean, plain_reason
+from glasshouse.errors import ConfigError, did_you_mean, validate_options
 from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.streams import Split, assign_split
 from glasshouse.types import Problem, Style
@@ -198,15 +198,7 @@ def load_recipe(name: str) -> Recipe:
     content = read_yaml_file(file)
     if base := content.pop("extends", None):
         content = read_yaml_file(FOLDER / f"{base}.yaml") | content
-    try:
-        recipe = Recipe.model_validate(content)
-    except ValidationError as error:
-        # a misspelt key is also a missing one: name what was written
-        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-        known = {*Recipe.model_fields, *Phase.model_fields, *MixtureEntry.model_fields}
-        close = did_you_mean(str(first["loc"][-1]), known)
-        reason = f"unknown key.{close}" if "extra" in first["type"] else plain_reason(first["msg"])
-        raise ConfigError(f"{file}: {'.'.join(map(str, first['loc']))}: {reason}") from None
+    recipe: Recipe = validate_options(Recipe, content, str(file))
     if bool(recipe.phases) == bool(recipe.mixture):
         raise ConfigError(
             f"{file}: give either a mixture or phases. docs/models.md has an example."

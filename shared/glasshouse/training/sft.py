@@ -10,7 +10,6 @@ only on the recipe and its number. A signal ends a step before its update; compl
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -26,9 +25,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from glasshouse import randomness
 from glasshouse.config.loading import merge_layers, resolve_layers
 from glasshouse.config.schema import Config, LearnConfig
-from glasshouse.errors import ConfigError, GlasshouseError, ModelError, did_you_mean
+from glasshouse.errors import (
+    ConfigError,
+    GlasshouseError,
+    ModelError,
+    RunDataError,
+    did_you_mean,
+)
 from glasshouse.files import (
+    add_check,
     check_output_folder,
+    parse_checked,
     read_regular_file,
     write_checksums,
     write_json,
@@ -215,7 +222,7 @@ def _open(work: Path, config: Config, recipe: Recipe) -> Policy:
             f"{work} holds a training that was started from something else: {'; '.join(changes)}. Restore it, delete "
             f"{work} to start again, or choose another --out."
         )
-    write_json(file, describe_settings(model, recipe, config) | {"sources": sources})
+    write_json(file, add_check(describe_settings(model, recipe, config) | {"sources": sources}))
     return policy
 
 
@@ -385,10 +392,8 @@ def _check_settings(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
     if not file.exists():
         return {}
     try:
-        saved = json.loads(read_regular_file(file))
-        if not isinstance(saved, dict):
-            raise ValueError("not an object")
-    except (OSError, ValueError, RecursionError):
+        saved = parse_checked(read_regular_file(file))
+    except (OSError, RunDataError):
         raise ModelError(f"{file} is damaged. Delete {file.parent} to start again.") from None
     for key, value in settings.items():
         if saved.get(key) != value:

@@ -65,12 +65,7 @@ def train(
         raise ConfigError("train takes a Config: write train(load_config(overrides={…})).")
     if not isinstance(config, Config):
         config = load_config([config] if config else [])
-    _refuse_to_extend(config)
-    return _train(config, progress, verbose)
-
-
-def _refuse_to_extend(config: Config) -> None:
-    """A finished run stays finished: only `resume` with a number of steps continues it."""
+    # a finished run stays finished: only `resume` with a number of steps continues it
     path = Path(config.out)
     summary = load_summary(path) if config.out and is_run_directory(path) else None
     if summary and "interrupted_at" not in summary and config.steps > summary["steps_done"]:
@@ -79,6 +74,7 @@ def _refuse_to_extend(config: Config) -> None:
             f"{path} holds a run that is finished after {summary['steps_done']} steps. Choose another "
             f"directory with out=…, or train it longer with: {command}"
         )
+    return _train(config, progress, verbose)
 
 
 def _train(
@@ -114,10 +110,11 @@ def _to_result(summary: Mapping[str, Any]) -> TrainResult:
     if "stopped_after" in summary:
         path, saved = Path(summary["run"]), int(summary["stopped_after"])
         checkpoint = path / "checkpoints" / f"step-{saved:06d}" if saved >= 0 else None
+        nothing: dict[str, Any] = dict.fromkeys(("before", "after", "seconds"))
+        steps = max(0, saved)
         return TrainResult(
-            path=path, outcome="stopped", steps=max(0, saved), before=None, after=None,
-            checkpoint=checkpoint, seconds=None,
-        )  # fmt: skip
+            path=path, outcome="stopped", steps=steps, checkpoint=checkpoint, **nothing
+        )
     return TrainResult(
         path=Path(summary["run"]),
         outcome="interrupted" if "interrupted_at" in summary else "finished",
