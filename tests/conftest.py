@@ -69,6 +69,17 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def unchanged_process() -> Iterator[None]:
+    """The environment, the working directory and the path of imports are as before after each file of tests."""
+    environment, folder, path = dict(os.environ), os.getcwd(), list(sys.path)
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.path[:] = path
+
+
+@pytest.fixture(scope="module", autouse=True)
 def unchanged_registries() -> Iterator[None]:
     """Parts that a file's tests register go with them: files that share a process must not see each other's."""
     from glasshouse.registry import Registry

@@ -19,8 +19,6 @@ from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
-torch.set_num_threads(1)
-
 Tiny = Callable[..., Policy]
 NAMES = ["llama", "llama grouped untied", "llama biased", "qwen2", "qwen3", "gpt2"]
 LENGTHS = [3, 11, 1, 7, 20, 5, 2, 9]

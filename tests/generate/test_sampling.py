@@ -23,8 +23,6 @@ from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.models.policy import Policy
 from glasshouse.types import Request, SamplingParams
 
-torch.set_num_threads(1)
-
 Tiny = Callable[..., Policy]
 PLAIN = SamplingParams(max_tokens=1)
 PLAUSIBLE, IMPOSSIBLE = 1e-3, 1e-9

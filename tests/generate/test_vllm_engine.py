@@ -28,8 +28,6 @@ from glasshouse.models.adapters import add_adapters
 from glasshouse.models.policy import Policy, load_policy, save_policy
 from glasshouse.types import FinishReason, Request, SamplingParams
 
-torch.set_num_threads(1)
-
 Tiny = Callable[..., Policy]
 REQUESTS = [
     Request(prompt=(5, 9, 17), noise_keys=(1, 2, 3)),

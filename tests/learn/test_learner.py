@@ -31,8 +31,6 @@ from glasshouse.models.policy import POCKET_FOLDER, Policy, load_policy, save_po
 from glasshouse.models.sources import fingerprint_weights
 from glasshouse.types import Request, SamplingParams
 
-torch.set_num_threads(1)
-
 Tiny = Callable[..., Policy]
 MAX_TOKENS = 16
 

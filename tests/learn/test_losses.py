@@ -34,8 +34,6 @@ from glasshouse.learn.losses import (
     no_baseline,
 )
 
-torch.set_num_threads(1)
-
 FIXTURE: dict[str, Any] = json.loads((Path(__file__).parent / "trl_fixture.json").read_text())
 NAMES = list(algorithm)
 LOSSES = {name: get_algorithm(name).loss for name in algorithm}
@@ -386,8 +384,6 @@ def test_missing_reference_or_entropy_is_named() -> None:
     with pytest.raises(ValueError, match="entropy"):
         replace(make_inputs(PLAIN), settings=LossSettings(entropy_coef=0.1))
 
-
-torch.set_num_threads(1)
 
 BASELINES = [mean_baseline, group_normalized, leave_one_out]
 ADVANTAGES = [no_baseline, *BASELINES]

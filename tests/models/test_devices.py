@@ -22,8 +22,6 @@ from glasshouse.models import policy as policies
 from glasshouse.models.devices import resolve_device, resolve_dtype
 from glasshouse.types import Request, SamplingParams
 
-torch.set_num_threads(1)
-
 
 def test_stand_in_device_refuses_tensors_of_two_devices() -> None:
     with stand_in_device():

@@ -22,8 +22,6 @@ from glasshouse.models import llama, validation
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy, load_policy, save_policy
 
-torch.set_num_threads(1)
-
 Tiny = Callable[..., Policy]
 FAST = ["llama", "llama grouped untied", "llama biased", "qwen2", "qwen3"]
 
