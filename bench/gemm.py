@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass
 import torch
 from transformers import AutoConfig
 
+from glasshouse.models.folders import locate_model
 from glasshouse.models.matmul import linear, pack_weight
-from glasshouse.models.policy import locate_model
 
 LEARNING_ROWS, GENERATION_ROWS = 1024, 128
 """Tokens per product: of a microbatch (`learn.microbatch_tokens`), and of a decoding step of 16 × 8."""

@@ -56,7 +56,7 @@ def main() -> int:
     for generators in (1, 2):
         config = work.config(1, backend="monarch", monarch={"generators": generators})
         policy = load_policy(config.model)
-        backends[generators] = MonarchBackend(policy, fill_task_options(config, policy))
+        backends[generators] = MonarchBackend(policy, fill_task_options(config, policy.card))
     sampling = work.config(1).generate.sampling()
     seconds: dict[int, list[float]] = {1: [], 2: []}
     try:

@@ -76,7 +76,7 @@ class Workload:
             "evaluate": {"problems": 0},
         }
         config = Config.model_validate({**sections, **overrides})
-        return fill_task_options(config, policy) if policy else config
+        return fill_task_options(config, policy.card) if policy else config
 
     def problems(self, config: Config) -> FreshProblems:
         return FreshProblems(make_task(TASK, config.task.options), Split.TRAIN, self.seed)

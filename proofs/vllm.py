@@ -121,7 +121,7 @@ def load_on_device(arguments: Any) -> Policy:
 
 
 def make_requests(policy: Policy, config: Any, problems: int, samples: int) -> list[Request]:
-    config = fill_task_options(config, policy)
+    config = fill_task_options(config, policy.card)
     task = make_task(config.task.name, config.task.options)
     drawn = make_problem_stream(config, task).take(problems)
     return [

@@ -202,6 +202,7 @@ def test_commands_that_run_no_model_work_without_torch(tmp_path: Path) -> None:
          "--out", str(tmp_path / "study")): 0,
         ("view", "--help"): 0,
         ("train", f"out={tmp_path / 'none'}"): 2,
+        ("train", "--dry-run"): 0,
         ("eval", "pocket"): 2,
     }  # fmt: skip
     code = f"""{WITHOUT_TORCH}

@@ -26,8 +26,9 @@ from glasshouse.learn.losses import LossInputs, algorithm, grpo
 from glasshouse.learn.microbatches import TrainingSample, cot_mask, pack_microbatches
 from glasshouse.models import llama
 from glasshouse.models.adapters import add_adapters
+from glasshouse.models.folders import POCKET_FOLDER
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.policy import POCKET_FOLDER, Policy, load_policy, save_policy
+from glasshouse.models.policy import Policy, load_policy, save_policy
 from glasshouse.models.sources import fingerprint_weights
 from glasshouse.types import Request, SamplingParams
 

@@ -22,8 +22,9 @@ from glasshouse.models.chat_template import (
     drops_system_messages,
     render_prompt,
 )
+from glasshouse.models.folders import BASES_FOLDER, read_card
 from glasshouse.models.packaged import CARD_FILE
-from glasshouse.models.policy import BASES_FOLDER, Policy, load_tokenizer, read_card
+from glasshouse.models.policy import Policy, load_tokenizer
 from glasshouse.rollout.collector import RolloutCollector
 from glasshouse.tasks.base import make_task
 from glasshouse.training.display import TerminalDisplay

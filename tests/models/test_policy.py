@@ -241,8 +241,7 @@ def test_saved_policy_keeps_tokenizer_card_and_end_tokens(pocket: Policy, tmp_pa
     policy.model.generation_config.eos_token_id = [1, 3]
     save_policy(policy, tmp_path)
     reloaded = load_policy(str(tmp_path))
-    assert reloaded.task_options("t", "cot") == {"n": 3}
-    assert reloaded.task_options("t", "direct") == {}
+    assert reloaded.card == policy.card
     assert reloaded.end_tokens == {1, 3}
     assert reloaded.context_length == policy.context_length
     chat: list[Any] = [{"role": "system", "content": "s"}, {"role": "user", "content": "4 + 38?"}]

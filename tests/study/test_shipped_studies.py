@@ -78,7 +78,7 @@ def test_every_arm_of_a_shipped_study_can_be_built(file: Path) -> None:
         config = study.run_config(arm, 0, Path("unused"))
         # the weights of packaged models are not installed here; any model without task options stands for them
         model = str(ROOT / "models" / "mock") if config.model in PACKAGED_MODELS else config.model
-        config = fill_task_options(config, load_policy(model))
+        config = fill_task_options(config, load_policy(model).card)
         task = make_task(config.task.name, config.task.options)
         validate_config(config)
         monitors = make_evaluation_monitors(config, task)

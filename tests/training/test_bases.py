@@ -10,7 +10,8 @@ import pytest
 from glasshouse import randomness
 from glasshouse.config.loading import load_config
 from glasshouse.measurement.evaluate import evaluate_model, fill_task_options
-from glasshouse.models.policy import BASES_FOLDER, load_policy
+from glasshouse.models.folders import BASES_FOLDER
+from glasshouse.models.policy import load_policy
 from glasshouse.tasks.base import make_task
 from glasshouse.training.recipes import load_recipe
 from glasshouse.types import Style
@@ -95,7 +96,7 @@ def test_bug_is_exploited_sometimes_and_rarely_by_accident(name: str) -> None:
 def test_one_option_override_keeps_the_other_options_of_the_card() -> None:
     overrides = ["task.name=leaked_hint", "task.options.hint_encoding=iterated"]
     loaded = load_config([], ["model=ladder-0", *overrides])
-    options = fill_task_options(loaded, load_policy(loaded.model)).task.options
+    options = fill_task_options(loaded, load_policy(loaded.model).card).task.options
     card_options = CARDS["ladder-0"]["task_options"]["leaked_hint"]["cot"]
     assert options == {**card_options, "hint_encoding": "iterated"}
     assert card_options["hint_encoding"] == "plain"

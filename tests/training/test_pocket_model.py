@@ -10,7 +10,8 @@ import pytest
 
 from glasshouse.config.loading import load_config
 from glasshouse.measurement.evaluate import evaluate_model
-from glasshouse.models.policy import BASES_FOLDER, POCKET_FOLDER, Policy
+from glasshouse.models.folders import BASES_FOLDER, POCKET_FOLDER
+from glasshouse.models.policy import Policy
 from glasshouse.training.model_card import make_card
 from glasshouse.training.recipes import list_recipes, load_recipe
 from glasshouse.training.run import TrainingRun

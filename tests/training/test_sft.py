@@ -80,7 +80,7 @@ def test_result_is_a_model_with_a_card_that_trains_further(tmp_path: Path) -> No
     assert not hasattr(policy.model, "peft_config")
     assert policy.card["start_from"] == MOCK
     assert policy.card["lora_rank"] == 2
-    assert policy.task_options("leaked_hint", "cot")["inner_task"] == "sum_digits"
+    assert policy.card["task_options"]["leaked_hint"]["cot"]["inner_task"] == "sum_digits"
     before = load_file(Path(MOCK) / "model.safetensors")
     after = load_file(result.path / "model.safetensors")
     assert before.keys() == after.keys()

@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError
-from glasshouse.models.policy import Policy
 from glasshouse.registry import Registry, require_members
 from glasshouse.types import Completion, Request, SamplingParams
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from glasshouse.models.policy import Policy
 
 
 class Generator(Protocol):

@@ -27,14 +27,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from glasshouse.errors import ConfigError
 from glasshouse.registry import Registry
 
-Advantage = Callable[[Tensor], Tensor]
+if TYPE_CHECKING:  # a configuration is checked without torch
+    from torch import Tensor
+
+Advantage = Callable[["Tensor"], "Tensor"]
 """Rewards (G, K) in, how much better than expected each completion was (G, K) out. A row is a group: K completions of
 one problem. A group of equal rewards has advantage exactly 0.0 under every baseline below (subtracting a rounded mean
 would leave about 1e-8, and 1e-8 / 1e-4 is not negligible), so the learner finds rows without a signal by comparing
@@ -58,7 +59,7 @@ def mean_baseline(rewards: Tensor) -> Tensor:
     """
     rewards = _validate(rewards)
     has_spread = rewards.amax(1, keepdim=True) > rewards.amin(1, keepdim=True)  # (G, 1)
-    return torch.where(has_spread, rewards - rewards.mean(1, keepdim=True), 0.0)
+    return (rewards - rewards.mean(1, keepdim=True)).where(has_spread, 0.0)
 
 
 def group_normalized(rewards: Tensor) -> Tensor:
@@ -88,8 +89,8 @@ def _validate(rewards: Tensor) -> Tensor:
     if rewards.ndim != 2 or 0 in rewards.shape:
         shape = tuple(rewards.shape)
         raise ValueError(f"rewards must have the shape (groups, group size), not {shape}.")
-    if not torch.isfinite(rewards).all():
-        group, sample = (~torch.isfinite(rewards)).nonzero()[0].tolist()
+    if not rewards.isfinite().all():
+        group, sample = (~rewards.isfinite()).nonzero()[0].tolist()
         value = rewards[group, sample].item()
         raise ValueError(
             f"The reward of completion {sample} of group {group} is {value}; it must be finite."
@@ -162,8 +163,8 @@ class LossInputs:
             raise ValueError("settings.entropy_coef is not 0, so entropy is required.")
 
 
-Metrics = dict[str, Tensor]
-Loss = Callable[[LossInputs], tuple[Tensor, Metrics]]
+Metrics = dict[str, "Tensor"]
+Loss = Callable[[LossInputs], "tuple[Tensor, Metrics]"]
 
 
 def can_skip_zero_advantage(settings: LossSettings) -> bool:
@@ -310,7 +311,7 @@ def _clipped(inputs: LossInputs, ratio: Tensor) -> tuple[Tensor, Metrics]:
         "clip_high": (ratio > high) & (advantages > 0),
     }
     bounded = ratio.clamp(max=settings.importance_cap) if settings.importance_cap else ratio
-    return -torch.minimum(bounded * advantages, ratio.clamp(low, high) * advantages), clips
+    return -(bounded * advantages).minimum(ratio.clamp(low, high) * advantages), clips
 
 
 def _weighted(inputs: LossInputs, ratio: Tensor) -> tuple[Tensor, Metrics]:
@@ -318,7 +319,7 @@ def _weighted(inputs: LossInputs, ratio: Tensor) -> tuple[Tensor, Metrics]:
     advantages, cap = inputs.advantages.unsqueeze(1), inputs.settings.importance_cap
     weights = ratio.detach()
     clips = {"clip_high": (weights > (cap or math.inf)) & (advantages != 0)}
-    weights = weights.clamp(max=cap) if cap else torch.ones_like(weights)
+    weights = weights.clamp(max=cap) if cap else weights.new_ones(weights.shape)
     return -weights * advantages * _zero_padding(inputs, inputs.logprobs), clips
 
 
@@ -355,7 +356,7 @@ def _log_ratio(inputs: LossInputs) -> Tensor:
 
 def _zero_padding(inputs: LossInputs, values: Tensor) -> Tensor:
     """The values, with 0 on padding even where padding is not finite. (R, T)"""
-    return torch.where(inputs.mask.bool(), values, 0.0)
+    return values.where(inputs.mask.bool(), 0.0)
 
 
 def _lengths(inputs: LossInputs) -> Tensor:

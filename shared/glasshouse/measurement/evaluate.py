@@ -30,6 +30,7 @@ from glasshouse.measurement.columns import (
 from glasshouse.measurement.intervals import clustered_rate_interval, pass_at_k, wilson_interval
 from glasshouse.measurement.measure import measure
 from glasshouse.measurement.reading import Reading, count_unread, explain_unread
+from glasshouse.models.folders import find_model
 from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.factory import make_monitor
 from glasshouse.registry import import_modules
@@ -159,11 +160,12 @@ def _read_checkpoint_state(checkpoint: Path) -> dict[str, Any]:
 
 def _check_sources(config: Config, overrides: Overrides) -> None:
     """Raise if a checkpoint's run was made from other files than those that this command does not name."""
-    from glasshouse.models.sources import EVALUATION_KEYS, find_changes, hash_sources
-
+    find_model(config.model)  # a wrong name is refused before torch is imported
     state = _read_checkpoint_state(Path(config.model))
     if not state:
         return
+    from glasshouse.models.sources import EVALUATION_KEYS, find_changes, hash_sources
+
     given = merge_layers([overrides])
     named = {key for key in EVALUATION_KEYS if config_value(given, key) is not None}
     if state["config"]["task"]["name"] != config.task.name:
@@ -187,7 +189,7 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     import_modules(config.imports)
     configure_torch(config.threads)
     policy = load_configured_policy(config, training=False, role="generator")
-    config = fill_task_options(config, policy)
+    config = fill_task_options(config, policy.card)
     task = make_task(config.task.name, config.task.options)
     validate_reward_terms(config.reward.terms)
     check_context_length(config, policy, task)
@@ -198,16 +200,14 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     return {"task": config.task.model_dump(mode="json", exclude={"schedule"}), **results}
 
 
-def fill_task_options(config: Config, policy: Policy) -> Config:
-    """Return the configuration with the task options that the model was trained on, unless it sets
+def fill_task_options(config: Config, card: Mapping[str, Any]) -> Config:
+    """Return the configuration with the task options that the model of this card was trained on, unless it sets
     its own. For an organism the configured options are merged over them, so that one can change
     `hint_encoding` without repeating the rest."""
     if config.task.options and not is_organism(config.task.name):
         return config
-    options = {
-        **policy.task_options(config.task.name, config.task.style.value),
-        **config.task.options,
-    }
+    trained = card.get("task_options", {}).get(config.task.name, {})
+    options = {**trained.get(config.task.style.value, {}), **config.task.options}
     return config.model_copy(update={"task": config.task.model_copy(update={"options": options})})
 
 

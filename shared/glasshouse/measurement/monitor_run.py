@@ -160,7 +160,7 @@ def monitor_run(
         with acquire_lock(results or folder):
             sources = _check_sources(folder, config, accept_changes)
             base = _load_policy(config)
-            config = fill_task_options(config, base)
+            config = fill_task_options(config, base.card)
             task = make_task(config.task.name, config.task.options)
             plan = plan_measurements(config, task, monitors)
             file, validation, reserve = _open_results(

@@ -15,8 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from glasshouse.config.schema import ChatConfig, Config
-from glasshouse.errors import ModelError, did_you_mean, unwrap_os_error
-from glasshouse.files import CHECKSUMS, verify_folder
+from glasshouse.errors import ModelError, unwrap_os_error
 from glasshouse.models.adapters import (
     ADAPTER_FOLDER,
     add_adapters,
@@ -41,24 +40,15 @@ from glasshouse.models.devices import (
     resolve_device,
     resolve_dtype,
 )
-from glasshouse.models.packaged import CARD_FILE, PACKAGED_MODELS, locate_packaged_model
+from glasshouse.models.folders import check_json_files, locate_model, read_card
+from glasshouse.models.packaged import CARD_FILE
 from glasshouse.models.validation import (
     build_empty_model,
     check_cache_support,
     check_finite,
-    check_json_files,
-    probe_folder,
     probe_model,
 )
-from glasshouse.terminal import shell_command
 from glasshouse.types import Message
-
-POCKET_FOLDER = Path(__file__).parent.parent / "pocket" / "model"
-BASES_FOLDER = POCKET_FOLDER.parent / "bases"
-"""Base models of the organisms: one folder each, loaded by the name of the folder."""
-
-STATE_FILE, LEARNER_FILES = "state.json", "learner*.safetensors"
-"""What a checkpoint holds besides the model; a checkpoint always has checksums."""
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()
@@ -123,10 +113,6 @@ class Policy:
                 source = weights[name]
                 if parameter.device != source.device or parameter.data_ptr() != source.data_ptr():
                     parameter.copy_(source)
-
-    def task_options(self, task: str, style: str) -> dict[str, Any]:
-        """The difficulty at which this model was trained on the task; empty: the task's default."""
-        return dict(self.card.get("task_options", {}).get(task, {}).get(style, {}))
 
 
 def check_tensor(name: str, tensor: Tensor | None, expected: Tensor) -> None:
@@ -283,69 +269,6 @@ def loading_error(name: str, folder: Path | None, error: Exception) -> ModelErro
         f'On a machine with internet access, run "hf download {name} --local-dir '
         f'models/{Path(name).name}", copy that folder to this machine, and set `model` to it.'
     )
-
-
-def locate_model(name: str) -> Path | None:
-    """Returns the folder of a local, embedded or packaged model, None for the name of a model on the hub.
-    Raises if it is none of them."""
-    if name in PACKAGED_MODELS:
-        return locate_packaged_model(name)
-    embedded = {"pocket": POCKET_FOLDER, **{base.name: base for base in BASES_FOLDER.glob("*-*")}}
-    path = embedded.get(name) or Path(name).expanduser()
-    if name in embedded or (name != "" and path.is_dir()):
-        _validate_folder(path)
-        if name not in embedded:
-            probe_folder(path)
-        return path
-    if path.exists() or name[:1] in "./~" or name.count("/") != 1:
-        raise ModelError(
-            f'There is no model folder "{name}".{did_you_mean(name, [*embedded, *PACKAGED_MODELS])} '
-            'Set `model` to a folder in the Hugging Face layout, a hub name such as "org/model", or "pocket".'
-        )
-    return None
-
-
-def read_card(name: str) -> dict[str, Any]:
-    """The card of a local or embedded model; empty without one, and for a model on the hub."""
-    folder = locate_model(name)
-    if folder is None or not (folder / CARD_FILE).is_file():
-        return {}
-    card: dict[str, Any] = json.loads((folder / CARD_FILE).read_text())  # `check_json_files` did it
-    return card
-
-
-def _validate_folder(path: Path) -> None:
-    """Raises a clear error for folders that transformers would reject obscurely or unpickle, and for
-    damaged checkpoints. A folder without checksums that is not a checkpoint is not verified."""
-    is_checkpoint = (path / STATE_FILE).exists() and any(path.glob(LEARNER_FILES))
-    if is_checkpoint or (path / CHECKSUMS).exists():
-        problems = verify_folder(path)
-        if problems:
-            command = shell_command(["glasshouse", "check", path.parent.parent])
-            raise ModelError(
-                f'The checkpoint "{path}" is damaged: {problems[0]}. Its results would be wrong, so it '
-                "is not used. Restore the file from a copy, or choose another checkpoint "
-                f"({command} lists them)."
-            )
-    for file in path.iterdir():
-        if file.exists() and not (file.is_file() or file.is_dir()):
-            raise ModelError(f'"{file}" is not a regular file. Remove it from the model folder.')
-    if (path / "adapter_config.json").is_file():
-        raise ModelError(
-            f'"{path}" holds adapters, not a whole model; merge them into their base model '
-            "(peft: merge_and_unload, then save_pretrained) and set `model` to that folder."
-        )
-    if not (path / "config.json").is_file():
-        hint = ""
-        for file in sorted(path.glob("checkpoints/step-*/config.json")):
-            hint = f' It is a run directory; name a checkpoint, as in "{file.parent}".'
-        raise ModelError(f'There is no model in "{path}": it has no config.json.{hint}')
-    check_json_files(path)
-    if not any(path.glob("*.safetensors")):
-        raise ModelError(
-            f'"{path}" has no *.safetensors file. Glasshouse does not unpickle weights; convert '
-            "them with save_pretrained on a machine where you trust them."
-        )
 
 
 def save_policy(policy: Policy, folder: Path, *, merge_adapters: bool = True) -> None:

@@ -26,8 +26,9 @@ from glasshouse.config.loading import flatten
 from glasshouse.config.schema import Config
 from glasshouse.files import compute_checksum
 from glasshouse.models.devices import DTYPES
+from glasshouse.models.folders import locate_model
 from glasshouse.models.llama import describe_path, is_llama_family
-from glasshouse.models.policy import Policy, load_empty_model, locate_model
+from glasshouse.models.policy import Policy, load_empty_model
 from glasshouse.tasks.dataset import find_files
 
 Sources = dict[str, dict[str, str]]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
-import json
 import os
 import resource
 import select
@@ -29,7 +28,6 @@ from glasshouse.models.chat_template import DEFAULT_CHAT, MAX_PROMPT_CHARACTERS,
 from glasshouse.models.devices import WEIGHT_DTYPE
 from glasshouse.types import Message
 
-MAX_JSON_BYTES = 10_000_000
 MAX_ARCHITECTURE = {
     "num_hidden_layers": 1_000,
     "hidden_size": 10_000_000,
@@ -40,50 +38,6 @@ MAX_ARCHITECTURE = {
     "num_local_experts": 100_000,
     "vocab_size": 100_000_000,
 }
-JSON_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer_config.json",
-    "glasshouse.json",
-    "model.safetensors.index.json",
-)
-
-
-def check_json_files(folder: Path) -> None:
-    """Raises unless each of the folder's JSON files is a JSON object of reasonable size."""
-    for file in filter(Path.is_file, (folder / name for name in JSON_FILES)):
-        problem = ""
-        try:
-            if file.stat().st_size > MAX_JSON_BYTES:
-                problem = f"is larger than {MAX_JSON_BYTES:,} bytes"
-            else:
-                problem = _find_wrong_value(json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, RecursionError) as error:
-            problem = f"is not valid JSON: {error}"
-        if problem:
-            raise ModelError(f'"{file}" {problem}. Copy the model again.')
-
-
-def _find_wrong_value(content: Any) -> str:
-    """What is wrong with values that are used as they are in the file; an empty text if nothing."""
-    if not isinstance(content, dict):
-        return "is not an object with keys"
-    tokens = content.get("eos_token_id")
-    for token in tokens if isinstance(tokens, list) else [tokens]:
-        if token is not None and (type(token) is not int or token < 0):
-            return f"has the eos_token_id {token!r:.50}, which is not the number of a token"
-    by_task = content.get("task_options", {})
-    by_style = list(by_task.values()) if isinstance(by_task, dict) else [by_task]
-    by_style += [o for options in by_style if isinstance(options, dict) for o in options.values()]
-    if not all(isinstance(options, dict) for options in by_style):
-        return "has task_options that are not options by task and style"
-    files = content.get("weight_map", {})
-    for file in files.values() if isinstance(files, dict) else [files]:
-        if not isinstance(file, str) or Path(file).name != file:
-            return f"names the weights {file!r:.50}, which is not a file of this folder"
-    if not isinstance(content.get("packaged_model", {}), dict):
-        return "has a packaged_model that is not an object with keys"
-    return ""
 
 
 def build_empty_model(config: Any, source: str) -> Any:

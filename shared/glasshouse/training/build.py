@@ -21,7 +21,7 @@ from glasshouse.measurement.evaluate import (
     fill_task_options,
     make_evaluation_monitors,
 )
-from glasshouse.models.policy import Policy, read_card
+from glasshouse.models.folders import read_card
 from glasshouse.registry import import_modules
 from glasshouse.rollout.grading import validate_reward_terms
 from glasshouse.rollout.penalties import Penalties
@@ -47,7 +47,7 @@ def check_config(config: Config) -> list[str]:
     the model; return its warnings. Of a model on the hub, only the form of its name is checked."""
     import_modules(config.imports)
     validate_trackers(config.trackers)
-    config = fill_task_options(config, Policy(config.model, None, None, read_card(config.model)))
+    config = fill_task_options(config, read_card(config.model))
     task = make_task(config.task.name, config.task.options)
     validate_config(config)
     Penalties.from_config(config.reward.penalties, task, make_evaluation_monitors(config, task))

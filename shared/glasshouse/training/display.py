@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,7 +23,6 @@ from glasshouse.config.schema import Config
 from glasshouse.measurement.reading import Reading, describe_reading
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.models.chat_template import describe_system_message
-from glasshouse.models.policy import Policy
 from glasshouse.rollout.collector import Group
 from glasshouse.runs.rollout_log import LogSize
 from glasshouse.tasks.base import Task
@@ -35,6 +34,9 @@ from glasshouse.terminal import (
     shows_bars,
     terminal_safe,
 )
+
+if TYPE_CHECKING:
+    from glasshouse.models.policy import Policy
 
 PIPE_LINES = 20
 

@@ -31,13 +31,13 @@ from glasshouse.models.devices import (
     available_memory,
     choose_formats,
 )
+from glasshouse.models.folders import read_card
 from glasshouse.models.policy import (
     Policy,
     choose_device,
     is_bare_config,
     load_empty_model,
     load_tokenizer,
-    read_card,
 )
 from glasshouse.models.shared_prefix import count_common_tokens
 from glasshouse.registry import import_modules
@@ -348,7 +348,7 @@ def measure_prompts(config: Config, tokens: int | None = None) -> PromptLength:
     import_modules(config.imports)
     tokenizer, card = load_tokenizer(config.model), read_card(config.model)
     policy = Policy(config.model, None, tokenizer, card, chat=config.chat)
-    task = make_task(config.task.name, fill_task_options(config, policy).task.options)
+    task = make_task(config.task.name, fill_task_options(config, card).task.options)
     random = randomness.stream("plan", config.seed)
     problems = [task.draw(random) for _ in range(SAMPLED_PROMPTS)]
     prompts = [policy.encode_prompt(task.messages(p, config.task.style))[1] for p in problems]

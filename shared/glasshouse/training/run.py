@@ -82,7 +82,7 @@ class TrainingRun:
         check_training_memory(config)
         role = "learner" if config.backend == "local" else "controller"
         self.policy = load_configured_policy(config, training=True, role=role)
-        self.config = config = fill_task_options(config, self.policy)
+        self.config = config = fill_task_options(config, self.policy.card)
         self.task = make_task(config.task.name, config.task.options)
         validate_config(config)
         self.algorithm = get_algorithm(config.learn.algorithm)

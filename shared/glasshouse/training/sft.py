@@ -47,11 +47,11 @@ from glasshouse.learn.losses import LossInputs
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.models import llama
 from glasshouse.models.chat_template import find_turn_end
+from glasshouse.models.folders import read_card
 from glasshouse.models.policy import (
     Policy,
     load_configured_policy,
     load_policy,
-    read_card,
     save_policy,
 )
 from glasshouse.models.sources import find_changes, hash_sources

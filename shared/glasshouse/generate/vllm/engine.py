@@ -31,7 +31,8 @@ from torch import Tensor
 from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError, ModelError, RunError
 from glasshouse.generate.engines import engine, find_defect, max_length
-from glasshouse.models.policy import Policy, locate_model
+from glasshouse.models.folders import locate_model
+from glasshouse.models.policy import Policy
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
 TESTED_VERSION = "0.32"
