@@ -114,14 +114,15 @@ def mean_curve(table: Table, arm: str, measure: str) -> ArmCurve:
     """Example: two seeds with 0.2 and 0.4 at step 0 have the mean 0.3 there, (-0.97, 1.57)."""
     runs, steps = table.runs_of(arm, measure), table.steps_of(arm, measure)
     means = [mean_over_seeds([run.get(step) for run in runs.values()]) for step in steps]
+    mean, low, high, n = zip(*means, strict=True)
     return ArmCurve(
         arm=arm,
         measure=measure,
         steps=tuple(steps),
-        mean=tuple(m.mean for m in means),
-        low=tuple(m.low for m in means),
-        high=tuple(m.high for m in means),
-        n=tuple(m.n for m in means),
+        mean=mean,
+        low=low,
+        high=high,
+        n=n,
         first={seed: run.get(steps[0]) for seed, run in sorted(runs.items())},
         last={seed: run.get(steps[-1]) for seed, run in sorted(runs.items())},
     )

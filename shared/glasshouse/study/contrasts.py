@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from glasshouse.measurement.intervals import (
     BaseInteraction,
@@ -158,8 +158,7 @@ class Contrast(PairedComparison):
         return {k: v for k, v in fields.items() if k not in ("ceiling", "differences")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedMean:
+class SeedMean(NamedTuple):
     """A mean over seeds with Student's 95 % interval, which a single seed does not have."""
 
     mean: float | None = None
@@ -174,9 +173,7 @@ def mean_over_seeds(values: Sequence[float | None]) -> SeedMean:
     if not known:
         return SeedMean()
     mean, low, high = mean_interval(known)
-    if len(known) == 1:
-        return SeedMean(mean=mean, n=1)
-    return SeedMean(mean=mean, low=low, high=high, n=len(known))
+    return SeedMean(mean, n=1) if len(known) == 1 else SeedMean(mean, low, high, len(known))
 
 
 def contrast_arms(
