@@ -67,11 +67,6 @@ class Analysis:
         """The arms that have runs, in the study's order."""
         return list(dict.fromkeys(curve.arm for curve in self.curves))
 
-    @property
-    def over_bases(self) -> bool:
-        """Whether bases are the unit of the comparisons, as a random effect."""
-        return any(answer.effect.num_bases for answer in self.answers)
-
     def as_dict(self) -> dict[str, Any]:
         frozen = self.study.frozen
         return {

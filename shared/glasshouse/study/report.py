@@ -18,7 +18,7 @@ from glasshouse.files import write_bytes, write_text
 from glasshouse.measurement.intervals import mean_interval
 from glasshouse.measurement.registry import lookup
 from glasshouse.study.analysis import ANALYSIS_FILE, Analysis, ArmCurve, write_analysis
-from glasshouse.study.answers import Answer, pairs_needed
+from glasshouse.study.answers import Answer
 from glasshouse.study.figures import plan_figures, render_svg_figures, save_figures
 from glasshouse.study.freeze import describe_registration, list_amendments
 from glasshouse.study.sentences import format_effect, format_p_holm, format_value, signed
@@ -37,6 +37,17 @@ QUESTION_COLUMNS = (
     "ceiling",
     "verdict",
 )
+READING_NOTES = """\
+- In every arm, a seed has the same starting weights, problem order and evaluation set. The unit is the seed, \
+and claims are about these bases only; from four bases on it is the base, a random effect, whose seeds are \
+averaged.
+- Effect: mean paired difference with Student's 95 % interval. p: exact sign-flip test over seeds, or t test \
+over base means, Holm-corrected over the study's questions. A change from the start must also differ from the \
+null arm, where the reward is noise: its p is the larger of the two.
+- “Stays” is shown if the whole 95 % interval lies within the margin, which is stricter than the usual \
+equivalence test (TOST), and is not corrected. “Not shown” does not mean “absent”: the interval says how large \
+an effect is still possible.
+- Ceiling: the largest possible effect, for measures with known bounds. A dash: undefined."""
 
 
 def write_report(analysis: Analysis, out: Path, console: Console | None = None) -> None:
@@ -125,7 +136,7 @@ def render_study(
         _arm_table(analysis),
         _seed_table(analysis),
         "## How to read this page",
-        "\n".join(f"- {line}" for line in _reading_notes(analysis)),
+        READING_NOTES,
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -208,29 +219,6 @@ def _seed_table(analysis: Analysis) -> str:
         seeds.setdefault(base, []).append(seed)
     rows = [(escape_markdown(base), format_seeds(listed)) for base, listed in sorted(seeds.items())]
     return markdown_table(("base", "seeds"), rows, left=2)
-
-
-def _reading_notes(analysis: Analysis) -> Iterator[str]:
-    tests, needed = count_noun(analysis.num_tests, "test"), pairs_needed(analysis.num_tests)
-    unit = "The unit is the seed; all claims are about these bases only."
-    test = f"exact sign-flip test over seeds ({tests} need at least {needed} pairs)"
-    if analysis.over_bases:
-        unit = "The unit is the base: its seeds are averaged, and bases are a random effect."
-        test = "t test over base means"
-    yield (
-        "In every arm, a seed has the same starting weights, problem order and evaluation set. "
-        f"{unit} Effect: mean paired difference with Student's 95 % interval."
-    )
-    yield (
-        f"p: {test}, Holm-corrected over the study's {tests}. A change from the start must also differ from the null "
-        "arm, where the reward is noise: its p is the larger of the two."
-    )
-    yield (
-        "“Stays” is shown if the whole 95 % interval lies within the margin, which is stricter than the usual "
-        "equivalence test (TOST), and is not corrected. “Not shown” does not mean “absent”: the interval says "
-        "how large an effect is still possible."
-    )
-    yield "Ceiling: the largest possible effect, for measures with known bounds. A dash: undefined."
 
 
 def _format_first_and_last(curve: ArmCurve) -> str:
