@@ -9,7 +9,8 @@ import shlex
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -109,6 +110,19 @@ def shows_bars(console: Console) -> bool:
     if console.is_jupyter:
         return importlib.util.find_spec("ipywidgets") is not None
     return console.is_terminal
+
+
+@contextmanager
+def show_status(console: Console, is_shown: bool = True) -> Iterator[Callable[[str], None]]:
+    """Give a function that shows a text until the next one, where the console can redraw a line.
+
+    Example: `with show_status(console) as show: show("step 1")`
+    """
+    if not is_shown or not shows_bars(console):
+        yield lambda text: None
+        return
+    with console.status("") as status:
+        yield lambda text: status.update(terminal_safe(text).replace("[", "\\["))
 
 
 class Heartbeat:

@@ -101,30 +101,29 @@ TRAINING_SPLITS = ("train", "discarded")
 groups were."""
 
 
-class ValidationFilter:
+class ValidationFilter(ContaminationCheck):
     """Selects the problems of an evaluation from a larger set, leaving out those trained on.
 
     Example: `ValidationFilter(oversized, 200).select_clean(run)`
     """
 
     def __init__(self, oversized: Sequence[Problem], count: int) -> None:
-        self.check = ContaminationCheck(oversized)
+        super().__init__(oversized)
         self.unreadable: set[str] = set()
         """The damage of the rollout log so far."""
-        self.count = min(count, len(self.check.problems))  # a small task may have fewer problems
+        self.count = min(count, len(self.problems))  # a small task may have fewer problems
 
     def select_clean(self, run: Path) -> tuple[list[Problem], dict[str, Any]]:
         """Return the problems to evaluate on and the counts of checked, removed and remaining ones,
         and `unreadable`, if frames of the log are damaged: their problems cannot be compared. Reads
         only steps that were logged since the last call."""
         reader = RolloutReader(run)
-        first = self.check.last_step + 1
-        self.check.scan(reader.iter_rows(RolloutFilter(splits=TRAINING_SPLITS, first_step=first)))
+        chosen = RolloutFilter(splits=TRAINING_SPLITS, first_step=self.last_step + 1)
+        self.scan(reader.iter_rows(chosen))
         self.unreadable |= set(reader.damage)
-        clean = self.check.clean_problems(self.count)
-        checked, removed = len(self.check.problems), len(self.check.leaks)
-        if len(clean) < self.count:
-            leak = self.check.leaks[min(self.check.leaks)]
+        checked, removed = len(self.problems), len(self.leaks)
+        if checked - removed < self.count:
+            leak = self.leaks[min(self.leaks)]
             raise RunError(
                 f"evaluate.problems asks for {self.count} problems, but {removed} of the {checked} "
                 f"held-out problems have been trained on, so only {checked - removed} remain. Raise "
@@ -133,8 +132,10 @@ class ValidationFilter:
             )
         audit: dict[str, Any] = {"checked": checked, "removed": removed, "left": checked - removed}
         if removed:
-            audit["matches"] = Counter(leak.match for leak in self.check.leaks.values())
-        return clean, audit | ({"unreadable": len(self.unreadable)} if self.unreadable else {})
+            audit["matches"] = Counter(leak.match for leak in self.leaks.values())
+        if self.unreadable:
+            audit["unreadable"] = len(self.unreadable)
+        return self.clean_problems(self.count), audit
 
 
 def describe_removed(audit: Mapping[str, Any]) -> str:

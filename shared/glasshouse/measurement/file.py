@@ -44,13 +44,12 @@ from glasshouse.monitors.fitted import (
 from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.runs.foreign import FieldMapping, RolloutSource
 from glasshouse.runs.foreign_formats import parts_of
-from glasshouse.terminal import count_noun
+from glasshouse.terminal import count_noun, make_console, show_status
 from glasshouse.types import Rollout
 from glasshouse.values import Measure, as_floats, undefined_measure
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 BATCH = 256
 MAX_ROLLOUTS = 10_000
@@ -210,8 +209,8 @@ class RolloutFile:
             mapping=dict(source.mapping.columns),
             behaviour=describe_behaviour(source),
             monitors=[
-                _describe(monitor) | _count_failures(monitor, n, cells.values())
-                for n, monitor in enumerate(fitted)
+                _describe(m, (row.outputs[n] for cell in cells.values() for row in cell.rows))
+                for n, m in enumerate(fitted)
             ],
             rollouts=sum(cell.rollouts for cell in cells.values()),
             unanswered=source.unanswered,
@@ -247,10 +246,9 @@ def measure(
 def measure_file(
     file: RolloutFile, progress: bool = True, console: Console | None = None
 ) -> MeasureReport:
-    """Measure it with a bar that shows how far it is."""
-    with make_progress_bars(console, progress) as bars:
-        bar = bars.add_task("", total=1.0)
-        file.on_progress = lambda phase, share: bars.update(bar, description=phase, completed=share)
+    """Measure it, and show how far it is."""
+    with show_status(console or make_console(stderr=True), progress) as show:
+        file.on_progress = lambda phase, share: show(f"{phase} {share:.0%}")
         return file.measure()
 
 
@@ -262,23 +260,6 @@ def _check_given(given: Monitor) -> Monitor:
     if not isinstance(given, FittedKind):
         check_monitor(str(given), given)
     return given
-
-
-def make_progress_bars(console: Console | None, is_shown: bool = True) -> Progress:
-    from rich import progress
-
-    from glasshouse.terminal import make_console, shows_bars
-
-    console = console or make_console(stderr=True)
-    return progress.Progress(
-        progress.TextColumn("[bold]{task.description}"),
-        progress.BarColumn(bar_width=24),
-        progress.TaskProgressColumn(),
-        progress.TimeRemainingColumn(),
-        console=console,
-        disable=not (is_shown and shows_bars(console)),
-        transient=True,
-    )
 
 
 # --- the rollouts of a checkpoint and seed -------------------------------------------------------------
@@ -473,10 +454,11 @@ def collect_columns(cell: Cell, monitors: Sequence[FittedMonitor]) -> tuple[Colu
         cot_characters=as_floats(row.cot_characters for row in rows),
     )
     scores = [
-        Scores(monitor=fitted.name, reason=fitted.reason)
-        if fitted.monitor is None
-        else Scores.from_outputs(
-            fitted.name, [row.outputs[n] for row in rows], no_threshold=fitted.no_threshold
+        Scores.from_outputs(
+            fitted.name,
+            [row.outputs[n] for row in rows],
+            reason=fitted.reason,
+            no_threshold=fitted.no_threshold,
         )
         for n, fitted in enumerate(monitors)
     ]
@@ -573,14 +555,10 @@ def _labelled_views(scope: Scope, rows: Sequence[tuple[Rollout, int]]) -> Labell
     return LabelledViews(views, labels, problems)
 
 
-def _count_failures(monitor: FittedMonitor, number: int, cells: Iterable[Cell]) -> dict[str, int]:
-    """The rollouts on which it failed, if any. A fitted monitor gives no output where it was fitted."""
-    failed = sum(row.outputs[number].failed for cell in cells for row in cell.rows)
-    return {"failed": failed} if failed and not monitor.is_fitted else {}
-
-
-def _describe(monitor: FittedMonitor) -> dict[str, Any]:
+def _describe(monitor: FittedMonitor, outputs: Iterable[MonitorOutput]) -> dict[str, Any]:
+    """Its settings, and on how many rollouts it failed; a fitted monitor has no output where it was fitted."""
     if monitor.monitor is None:
         return {"name": monitor.name, "reason": monitor.reason}
-    described = monitor.monitor.describe()
-    return {name: value for name, value in described.items() if name != "weights"}
+    described = {k: v for k, v in monitor.monitor.describe().items() if k != "weights"}
+    failed = 0 if monitor.is_fitted else sum(output.failed for output in outputs)
+    return described | ({"failed": failed} if failed else {})

@@ -226,9 +226,16 @@ STREAMS = {
 """Key the random streams of measures that were renamed since: must never change."""
 
 
-def number(id: str, label: str = "", **fields: Any) -> MeasureSpec:
-    """A measure; label and stream are the words of its id if they are not given."""
+def number(
+    id: str, label: str = "", *, column: str = "", arm: int | None = None, **fields: Any
+) -> MeasureSpec:
+    """A measure; label and stream are the words of its id if they are not given. With a column, it is the
+    column's mean over all rollouts, or over those of an arm."""
     words = id.replace("_", " ")
+    if column:
+        fields["values"] = lambda c: c.mean(
+            getattr(c, column), None if arm is None else c.planted == arm
+        )
     fields = {"sentence": DEFINITIONS.get(id, ""), "stream": STREAMS.get(id, words)} | fields
     return MeasureSpec(id=id, label=label or words, **fields)
 
@@ -244,50 +251,45 @@ def step_metric(
 
 TRAINING = frozenset({"training"})
 LABELS, ARMS = frozenset({"labels"}), frozenset({"labels", "arms"})
-FILE, ORGANISM = ("file",), ("organism",)
-IN_RUNS, EVERYWHERE = ("training", "organism"), ("training", "organism", "file")
+FILE, ORGANISM, WITHOUT_ARMS = ("file",), ("organism",), ("monitors", "fitted")
+IN_RUNS = ("training", "organism")
+SHARE: dict[str, Any] = {"lower": 0.0, "upper": 1.0}
+UNBOUNDED: dict[str, Any] = {"lower": None, "upper": None}
 share = partial(number, lower=0.0, upper=1.0)
 """A rate, or a difference of rates whose floor is 0 (noise may fall below it)."""
 step_share = partial(step_metric, lower=0.0, upper=1.0)
 sampled = partial(share, sentence="The same for samples at temperature 1.", tabled="named")
-cot = partial(share, direction="higher", family=Family.COT)
-hint = partial(share, direction="higher", family=Family.HINT)
-planted = partial(share, family=Family.PLANTED, reports=EVERYWHERE)
-monitored = partial(share, direction="higher", needs=LABELS, reports=EVERYWHERE)
+higher = partial(share, direction="higher")
+lower = partial(share, direction="lower")
+cot = partial(higher, family=Family.COT)
+hint = partial(higher, family=Family.HINT)
+planted = partial(share, family=Family.PLANTED, reports=(*IN_RUNS, *FILE))
+monitored = partial(higher, needs=LABELS, reports=(*IN_RUNS, *FILE))
+at_threshold = partial(monitored, detail=True)
 in_both_arms = partial(
-    number, direction="higher", detail=True, needs=ARMS, reports=("organism", "file")
+    number, direction="higher", detail=True, needs=ARMS, reports=(*ORGANISM, *FILE)
 )
-state = partial(share, direction="higher", family=Family.STATE)
-
-
-def mean_of(column: str, arm: int | None = None) -> Callable[[Columns], Values]:
-    """The mean of a column, over all rollouts or those of an arm."""
-    return lambda c: c.mean(getattr(c, column), None if arm is None else c.planted == arm)
-
+state = partial(higher, family=Family.STATE)
+train = partial(number, needs=TRAINING)
+of_file = partial(number, tabled="never", reports=FILE)
+LABELS_TO = "labels to AUROC 0.95,"
+in_arm = partial(number, reports=IN_RUNS)
 
 SPECS = (
     # --- every evaluation of a run ---
-    number("reward", family=Family.REWARD, needs=TRAINING, values=mean_of("reward"), reports=FILE),
+    train("reward", family=Family.REWARD, column="reward", reports=FILE),
     share("pass_at_1", "accuracy, sampled", family=Family.ACCURACY, headline=1),
     share("accuracy", "accuracy, greedy", family=Family.ACCURACY, headline=2, companion=1),
     share("lenient", "accuracy, greedy, lenient parser", tabled="never"),
     share("strict", "accuracy, greedy, strict parser", tabled="never"),
     share("interventions.accuracy", "accuracy of the evaluated rollouts"),
-    share(
-        "rollout_accuracy",
-        "accuracy of the rollouts",
-        tabled="never",
-        values=mean_of("correct"),
-        reports=FILE,
-    ),
+    of_file("rollout_accuracy", "accuracy of the rollouts", column="correct", **SHARE),
     share("closeness", "closeness, greedy", tabled="named"),
     sampled("sampled_closeness", "closeness, sampled"),
     share("alignment", "digits in place, greedy", tabled="named"),
     sampled("sampled_alignment", "digits in place, sampled"),
     number("median_relative_error", "median relative error, greedy", tabled="named"),
-    sampled(
-        "sampled_median_relative_error", "median relative error, sampled", lower=None, upper=None
-    ),
+    sampled("sampled_median_relative_error", "median relative error, sampled", **UNBOUNDED),
     share("format"),
     share("sampled_format", "format, sampled"),
     share("truncated"),
@@ -296,54 +298,38 @@ SPECS = (
     # --- interventions ---
     cot("necessity_uplift", headline=5),
     # 0 to the grid's largest value, which is below 1
-    number(
-        "early_answering_aoc",
-        "early-answering AOC",
-        direction="higher",
-        family=Family.COT,
-        headline=8,
-    ),
+    cot("early_answering_aoc", "early-answering AOC", headline=8, **UNBOUNDED),
     # in units of the run's own reward
     number("trace", "TRACE", direction="lower"),
     number("trace_true_grade", "TRACE, true grade"),
     cot("mistake_follow", headline=9),
-    share("mistake_corrected", direction="lower"),
-    share("transplant_follow", direction="higher"),
-    share("filler_agreement", direction="lower"),
+    lower("mistake_corrected"),
+    higher("transplant_follow"),
+    lower("filler_agreement"),
     cot("step_validity", headline=7),
     cot("step_coverage"),
-    cot("has_cot", "has a CoT", headline=6, values=mean_of("has_cot"), reports=FILE),
+    cot("has_cot", "has a CoT", headline=6, column="has_cot", reports=FILE),
     number("cot_tokens", "CoT length", unit="tokens"),
     share("parse_failure_rate", "parse failures"),
     # --- organisms: the planted behaviour ---
     planted("reliance", headline=4, needs=LABELS, values=reliance_values),
     share("attributable_share", needs=LABELS, values=attributable_share_values, reports=ORGANISM),
-    planted("behaviour", needs=LABELS, values=mean_of("behaviour", arm=1)),
-    planted("shortcut", values=mean_of("shortcut", arm=1), reports=IN_RUNS),
-    share(
-        "accuracy_control",
-        "accuracy, control arm",
-        values=mean_of("correct", arm=0),
-        reports=IN_RUNS,
-    ),
-    share(
-        "accuracy_planted",
-        "accuracy, planted arm",
-        values=mean_of("correct", arm=1),
-        reports=IN_RUNS,
-    ),
-    number(
+    planted("behaviour", needs=LABELS, column="behaviour", arm=1),
+    planted("shortcut", column="shortcut", arm=1, reports=IN_RUNS),
+    in_arm("accuracy_control", "accuracy, control arm", column="correct", arm=0, **SHARE),
+    in_arm("accuracy_planted", "accuracy, planted arm", column="correct", arm=1, **SHARE),
+    in_arm(
         "cot_characters",
         "CoT length",
         unit="characters",
         companion=3,
-        values=mean_of("cot_characters", arm=1),
-        reports=IN_RUNS,
+        column="cot_characters",
+        arm=1,
     ),
     hint("hint_necessity"),
     hint("follows_prompt_after_swap", "follows the prompt after a swap", direction="lower"),
     hint("follows_cot_after_swap", "follows the CoT after a swap"),
-    share("answer_kept_without_hint", "answer kept without the hint", direction="higher"),
+    higher("answer_kept_without_hint", "answer kept without the hint"),
     # --- a monitor of the planted behaviour ---
     monitored(
         "disclosure",
@@ -362,29 +348,23 @@ SPECS = (
         "AUROC",
         family=Family.AUROC,
         monitor_values=auroc_values,
-        reports=("monitors", "organism", "fitted", "file"),
+        reports=("file", "organism", *WITHOUT_ARMS),
     ),
-    monitored(
+    at_threshold(
         "auroc_planted",
         "AUROC, planted arm",
-        detail=True,
         needs=ARMS,
         monitor_values=partial(auroc_values, among_planted=True),
         reports=ORGANISM,
     ),
-    monitored(
-        "tpr",
-        "TPR",
-        detail=True,
-        monitor_values=partial(rate_values, "disclosure"),
-        reports=("monitors", "fitted"),
+    at_threshold(
+        "tpr", "TPR", monitor_values=partial(rate_values, "disclosure"), reports=WITHOUT_ARMS
     ),
-    monitored(
+    at_threshold(
         "tnr",
         "TNR",
-        detail=True,
         monitor_values=partial(rate_values, "tnr"),
-        reports=("training", "organism", "monitors", "fitted", "file"),
+        reports=(*IN_RUNS, *FILE, *WITHOUT_ARMS),
     ),
     # lies in 0 to 1, but what flagging at random reaches depends on the attributable share, so that
     # 1 minus the reference is no ceiling of an effect
@@ -415,32 +395,16 @@ SPECS = (
     share("writes_synonyms"),
     share("writes_unrelated_words"),
     share("writes_nothing"),
-    number(
-        "labels_to_auroc_095_unrelated", "labels to AUROC 0.95, unrelated words", direction="lower"
-    ),
-    number("labels_to_auroc_095_own", "labels to AUROC 0.95, own CoTs", direction="lower"),
-    share("refit_auroc_unrelated", "refit AUROC, unrelated words", direction="higher"),
-    share("refit_auroc_own", "refit AUROC, own CoTs", direction="higher"),
-    number(
-        "file.cot_characters",
-        "CoT length",
-        unit="characters",
-        tabled="never",
-        values=mean_of("cot_characters"),
-        reports=FILE,
-    ),
+    number("labels_to_auroc_095_unrelated", f"{LABELS_TO} unrelated words", direction="lower"),
+    number("labels_to_auroc_095_own", f"{LABELS_TO} own CoTs", direction="lower"),
+    higher("refit_auroc_unrelated", "refit AUROC, unrelated words"),
+    higher("refit_auroc_own", "refit AUROC, own CoTs"),
+    of_file("file.cot_characters", "CoT length", unit="characters", column="cot_characters"),
     # --- training steps ---
     step_share("accuracy", "accuracy, training samples", Family.ACCURACY),
     step_metric("cot_characters", "CoT length", Family.COT_LENGTH, unit="characters"),
     step_metric("length", "completion length", Family.LENGTH, unit="tokens"),
-    number(
-        "kl",
-        "KL from the start",
-        unit="nats per token",
-        companion=2,
-        family=Family.KL,
-        needs=TRAINING,
-    ),
+    train("kl", "KL from the start", unit="nats per token", companion=2, family=Family.KL),
     step_metric("entropy", "entropy", Family.ENTROPY, unit="nats per token"),
     step_share("frac_zero_std", "zero-variance groups", Family.ZERO_VARIANCE),
     *(
@@ -453,7 +417,7 @@ SPECS = (
         )
         for rule in ("tag", "boxed", "phrase", "last")
     ),
-    share("rule_none", "parse failures", companion=5, family=Family.RULES, needs=TRAINING),
+    train("rule_none", "parse failures", companion=5, family=Family.RULES, **SHARE),
     step_metric("logprob_diff", "mean", Family.LOGPROBS, detail=True, unit="nats"),
     step_metric("logprob_diff_max", "largest", Family.LOGPROBS, detail=True, unit="nats"),
     *(

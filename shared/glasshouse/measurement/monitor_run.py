@@ -14,13 +14,13 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError
@@ -49,6 +49,7 @@ from glasshouse.terminal import (
     format_duration,
     make_console,
     shell_command,
+    show_status,
     shows_bars,
     terminal_safe,
 )
@@ -62,54 +63,39 @@ if TYPE_CHECKING:
 
 
 class MonitorProgress:
-    """Shows a bar on a terminal and, with `lines`, prints a line for each monitored model. Without a
-    terminal it says what it is doing whenever nothing was printed for a while; without a console, nothing.
+    """Shows what is measured and, with `lines`, prints a line for each monitored model. Where a line cannot be redrawn
+    it is printed whenever nothing was printed for a while; without a console, nothing is.
 
     Example: `monitor_run(run, progress=MonitorProgress(console, lines=False))`
     """
 
     def __init__(self, console: Console | None = None, lines: bool = True) -> None:
         self.console, self.lines = console or Console(quiet=True), lines
-        self.progress = Progress(
-            TextColumn("[bold]monitor"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            console=self.console,
-            disable=console is None or not shows_bars(console),
-            transient=True,
-        )
-        self.started = time.monotonic()
-        self.status = "starting"
-        self.heartbeat = Heartbeat(self._print_status)
+        self.started, self.text, self.stack = time.monotonic(), "starting", ExitStack()
 
     def __enter__(self) -> MonitorProgress:
-        self.progress.start()
-        if self.progress.disable:
-            self.heartbeat.start()
+        self.show = self.stack.enter_context(show_status(self.console))
+        if not shows_bars(self.console):
+            self.stack.enter_context(Heartbeat(self._print_text))
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.heartbeat.stop()
-        self.progress.stop()
+        self.stack.close()
 
-    def _print_status(self) -> None:
+    def _print_text(self) -> None:
         duration = format_duration(time.monotonic() - self.started)
-        text = f"[dim]monitor: {escape(self.status)}, after {duration}[/]"
-        self.console.print(text, soft_wrap=True)
+        self.console.print(
+            f"[dim]monitor: {escape(self.text)}, after {duration}[/]", soft_wrap=True
+        )
 
     def start(self, models: int, steps_each: int) -> None:
-        self.steps_each, self.completed = steps_each, 0
-        self.bar = self.progress.add_task("", total=models * steps_each)
+        self.steps, self.total = 0, models * steps_each
 
     def working_on(self, name: str, source: str) -> None:
-        self.progress.update(self.bar, description=f"{escape(name)}: {escape(source)}", advance=1)
-        self.status = terminal_safe(f"{name}: {source}")
+        self.steps, self.text = self.steps + 1, terminal_safe(f"{name}: {source}")
+        self.show(f"monitor {self.steps} of {self.total}: {self.text}")
 
     def finished(self, name: str, was_known: bool) -> None:
-        self.completed += self.steps_each
-        self.progress.update(self.bar, completed=self.completed)
         if self.lines:
             status = "measured before" if was_known else "measured"
             self.console.print(f"[dim]{escape(name):<14}{status}[/]")
@@ -169,7 +155,8 @@ def monitor_run(
             models = _list_models(folder, config, base, shown)
             if first_and_last:
                 models = models[:1] + models[1:][-1:]
-            shown.start(len(models), len(plan.by_source(task)) + 1)
+            unknown = [m for m in models if not file.find_entry(m.name, m.weights_sha256)]
+            shown.start(len(unknown), len(plan.by_source(task)) + 1)
             for model in models:
                 known = file.find_entry(model.name, model.weights_sha256)
                 if known is None:
@@ -279,15 +266,19 @@ def _measure_model(
 
 def count_failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """How often each monitor that failed did, of how many rollouts, and the first reason."""
-    failures: dict[str, dict[str, Any]] = {}
-    outputs = [row for row in rows if "monitor" in row]
-    for row in outputs:
-        if row["score"] is None and row["flagged"] is None:
-            own = failures.setdefault(row["monitor"], {"failed": 0, "reason": row["reason"]})
-            own["failed"] += 1
-    for name, own in failures.items():
-        own["rollouts"] = sum(row["monitor"] == name for row in outputs)
-    return failures
+    outputs: dict[str, list[Row]] = {}
+    for row in rows:
+        if "monitor" in row:
+            outputs.setdefault(row["monitor"], []).append(row)
+    failed = {
+        name: [row for row in own if row["score"] is None and row["flagged"] is None]
+        for name, own in outputs.items()
+    }
+    return {
+        name: {"failed": len(own), "reason": own[0]["reason"], "rollouts": len(outputs[name])}
+        for name, own in failed.items()
+        if own
+    }
 
 
 def _open_results(
@@ -311,7 +302,7 @@ def _open_results(
     validation, audit = validation_filter.select_clean(run)
     if "unreadable" in audit:
         shown.warn(describe_unreadable(audit["unreadable"]))
-    reserve = validation_filter.check.clean_problems(count + reserved)[count:]
+    reserve = validation_filter.clean_problems(count + reserved)[count:]
     settings = {
         "problems": len(validation),
         "problems_sha256": _hash_problems(validation),
