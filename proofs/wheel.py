@@ -27,7 +27,6 @@ EXPECTED = (
     "pocket/model/model.safetensors",
     "kernel/small_llama.c",
     "study/demo.yaml",
-    "view/templates/",
     "view/assets/",
     "py.typed",
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shlex
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -157,3 +158,21 @@ class Heartbeat:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+
+# --- Markdown, which rich prints and the page shows ---------------------------------------------------
+
+
+def escape_markdown(text: str) -> str:
+    """Text that Markdown shows as it is, with control characters escaped.
+
+    Example: `escape_markdown("7 * 8")` gives `7 \\* 8`
+    """
+    return re.sub(r"([\\`*\[\]<>|&])", r"\\\1", terminal_safe(text))
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table in Markdown whose first columns are left-aligned, and the others right-aligned."""
+    marks = [":---" if place < left else "---:" for place in range(len(columns))]
+    lines = [columns, marks, *rows]
+    return "\n".join(f"| {' | '.join(' '.join(c.split()) for c in line)} |" for line in lines)

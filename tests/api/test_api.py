@@ -213,9 +213,22 @@ for command in json.loads(sys.argv[1]):
         codes.append(main(command))
     except SystemExit as end:
         codes.append(end.code)
+import re, threading, time, urllib.request
+from contextlib import redirect_stdout
+from io import StringIO
+printed = StringIO()
+with redirect_stdout(printed):
+    threading.Thread(target=main, args=(["view", sys.argv[2], "--port", "0"],), daemon=True).start()
+    while "http" not in printed.getvalue():
+        time.sleep(0.05)
+address = re.search("http://[^#]*", printed.getvalue())[0]
+for name in ("api/rollouts", "api/run"):
+    with urllib.request.urlopen(address + name + "?run=rollouts.jsonl", timeout=60) as answer:
+        codes.append(answer.status if b"error" not in answer.read() else 0)
+assert "torch" not in sys.modules
 print(json.dumps(codes))
 """
-    command = [sys.executable, "-c", code, json.dumps([*commands])]
+    command = [sys.executable, "-c", code, json.dumps([*commands]), str(file)]
     result = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert json.loads(result.stdout.splitlines()[-1]) == [*commands.values()]
+    assert json.loads(result.stdout.splitlines()[-1]) == [*commands.values(), 200, 200]
     assert result.stderr.count("shared[train]") == 2

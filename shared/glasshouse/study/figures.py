@@ -1,8 +1,4 @@
-"""The figures of a study: one panel of curves per measure, and all effects with nulls and ceilings.
-
-Each is drawn in placeholder colours for the HTML page (see view/figures.py) and in the colours of the
-light page for files.
-"""
+"""The figures of a study: one panel of curves per measure, and all effects with nulls and ceilings."""
 
 from __future__ import annotations
 
@@ -14,8 +10,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
-
 from glasshouse.files import write_bytes
 from glasshouse.measurement.registry import lookup
 from glasshouse.study.analysis import Analysis
@@ -23,15 +17,14 @@ from glasshouse.study.answers import Answer, Verdict
 from glasshouse.study.contrasts import Contrast
 from glasshouse.study.sentences import name_measure
 from glasshouse.view import figures
-from glasshouse.view.html import STYLESHEET
 
 if TYPE_CHECKING:
     from glasshouse.study.runner import StudyResult
 
-LIGHT_COLOURS = tuple(
-    re.findall(r"--line-\d: (#[0-9a-f]{6})", STYLESHEET.read_text())[: len(figures.COLOURS)]
-)
-"""Line colours of the light page."""
+LIGHT_COLOURS = (
+    "#1b6b4c", "#c2562d", "#3a5fa8", "#8a5aa3", "#a3841f", "#4f8a99", "#b8336a", "#5c5c5c", "#7fa650", "#6b3e26",
+)  # fmt: skip
+"""Colours of lines."""
 MARKERS = "os^Dvp*X<P"
 """Arms differ in shape as well as in colour; ten of each."""
 LABEL_GAP = 0.075
@@ -67,14 +60,6 @@ def plot_study(result: StudyResult) -> dict[str, Any]:
     """The figures of a study by name, as matplotlib figures: effects, and a curve per measure."""
     planned = plan_figures(result.analysis)
     return {name: draw(LIGHT_COLOURS) for name, (_, draw) in planned.items()}
-
-
-def render_svg_figures(analysis: Analysis) -> dict[str, Markup]:
-    """All figures as SVG for the HTML page, by name."""
-    return {
-        name: figures.to_svg(draw(figures.COLOURS), description)
-        for name, (description, draw) in plan_figures(analysis).items()
-    }
 
 
 def save_figures(analysis: Analysis, folder: Path) -> None:

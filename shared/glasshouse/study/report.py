@@ -1,5 +1,5 @@
-"""The page of a study, in Markdown: rich prints its answers, `view.html` makes HTML, and it is published
-as a README. Everything on it follows from the table: it is never edited by hand."""
+"""The page of a study, in Markdown: rich prints its answers, the page of `glasshouse view` shows it, and it is
+published as a README. Everything on it follows from the table: it is never edited by hand."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from glasshouse.measurement.intervals import mean_interval
 from glasshouse.measurement.registry import lookup
 from glasshouse.study.analysis import ANALYSIS_FILE, Analysis, ArmCurve, write_analysis
 from glasshouse.study.answers import Answer
-from glasshouse.study.figures import plan_figures, render_svg_figures, save_figures
+from glasshouse.study.figures import plan_figures, save_figures
 from glasshouse.study.freeze import describe_registration, list_amendments
 from glasshouse.study.sentences import format_effect, format_p_holm, format_value, signed
 from glasshouse.study.spec import dump_study, format_seeds
 from glasshouse.study.table import COMPRESSED_SUFFIX, Table
-from glasshouse.terminal import count_noun, terminal_safe
-from glasshouse.view.html import escape_markdown, markdown_table, render_markdown_page
+from glasshouse.terminal import count_noun, escape_markdown, markdown_table, terminal_safe
+from glasshouse.view.report import render_study_page
 
 REPORT_FILE = "report.html"
 QUESTION_COLUMNS = (
@@ -76,8 +76,7 @@ def render_report(analysis: Analysis) -> str:
     """The page as one self-contained HTML file, with the study file and the versions to repeat it."""
     names = ("glasshouse", "torch", "transformers")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
-    page = render_study(analysis, {n: text for n, (text, _) in plan_figures(analysis).items()})
-    text = f"""{page}
+    text = f"""{render_study(analysis)}
 ## How to reproduce
 
 Save the study below as study.yaml and run `glasshouse study study.yaml --out again --check table.jsonl`. With
@@ -86,7 +85,7 @@ byte, and everything on this page follows from it.
 
 {indent(terminal_safe(dump_study(analysis.study)), "    ")}
 """
-    return render_markdown_page(analysis.study.title, text, render_svg_figures(analysis))
+    return render_study_page(analysis.as_dict(), text)
 
 
 def print_study(analysis: Analysis, console: Console) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -389,17 +390,31 @@ def _download(name: str, *wanted: str) -> list[Path]:
     hub, errors = import_extra(
         "train", name, "huggingface_hub", "huggingface_hub.errors", error=TaskError
     )
-    arguments = {"repo_id": name, "repo_type": "dataset", "revision": HUB_REVISION}
+    arguments: dict[str, Any] = {"repo_id": name, "repo_type": "dataset", "revision": HUB_REVISION}
     try:
-        files = [file for file in hub.list_repo_files(**arguments) if file.endswith(".parquet")]
+        try:
+            listed = hub.list_repo_files(**arguments)
+        except (errors.RepositoryNotFoundError, errors.HfHubHTTPError):  # the hub answers
+            raise
+        except Exception as error:  # OSError or an error of its HTTP client
+            arguments["local_files_only"] = True
+            try:
+                folder = Path(hub.snapshot_download(**arguments))
+            except errors.LocalEntryNotFoundError:
+                raise OSError(str(error)) from None
+            listed = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+            print(
+                f"note: the hub cannot be reached; {name} is read from its cache.", file=sys.stderr
+            )
+        files = [file for file in listed if file.endswith(".parquet")]
         parts = {tuple(file.split("/")[:2]) for file in files}
         found = sorted(
             p for p in parts if {*wanted} <= {*p} and (p[1] == "train" or p[1] in wanted)
         )
         if len(found) != 1:
-            listed = ", ".join(f"{name}:{subset}:{split}" for subset, split in sorted(parts))
+            known = ", ".join(f"{name}:{subset}:{split}" for subset, split in sorted(parts))
             raise TaskError(
-                f"{':'.join((name, *wanted))} is not one split of a dataset. Name one of {listed}."
+                f"{':'.join((name, *wanted))} is not one split of a dataset. Name one of {known}."
             )
         prefix = "/".join(found[0]) + "/"
         return [

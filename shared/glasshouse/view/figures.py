@@ -1,21 +1,13 @@
-"""Figures with matplotlib: learning curves as a file, and inline SVG for the HTML pages.
-
-Lines of inline figures are drawn in placeholder colours that `to_svg` replaces by CSS variables, so that one
-figure fits the light and the dark style of a page.
-"""
+"""Figures with matplotlib: learning curves, and what all figures share."""
 
 from __future__ import annotations
 
 import io
-import re
 import warnings
 from collections.abc import Callable
 from functools import cache
-from html import escape
 from pathlib import Path
 from typing import Any
-
-from markupsafe import Markup
 
 from glasshouse.errors import RunError, install_command
 from glasshouse.files import check_output_file
@@ -25,10 +17,8 @@ from glasshouse.runs.verify import name_curve_damage
 from glasshouse.terminal import count_noun, terminal_safe
 
 INK = "#010203"
-COLOURS = tuple(f"#0102{number:02x}" for number in range(4, 14))
 IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 GREEN, FAINT, WARM = "#1b4d3e", "#9bb8ae", "#c2562d"
-CSS_COLOURS = {INK: "currentColor"} | {c: f"var(--line-{n})" for n, c in enumerate(COLOURS)}
 
 
 def new_figure(size: tuple[float, float], columns: int = 1, **settings: Any) -> tuple[Any, Any]:
@@ -83,24 +73,6 @@ def escape_mathtext(text: str) -> str:
     """Text that matplotlib does not parse as a formula, with control characters escaped."""
     lines = (terminal_safe(line) for line in text.split("\n"))
     return "\n".join(lines).replace("$", r"\$")
-
-
-def to_svg(figure: Any, description: str) -> Markup:
-    """The <svg> element, without the XML header and metadata of a file."""
-    import matplotlib
-
-    out = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": description}):
-        figure.savefig(
-            out, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
-        )
-    text = out.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'font: ([\d.]+)px [^;"]*', r"font: \1px var(--font)", text)
-    for colour, variable in CSS_COLOURS.items():
-        text = text.replace(colour, variable)
-    label = escape(description, quote=True)
-    return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
 
 
 # --- learning curves -------------------------------------------------------------------------

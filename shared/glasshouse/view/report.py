@@ -27,7 +27,7 @@ from glasshouse.terminal import terminal_safe
 from glasshouse.view.figures import read_metrics
 from glasshouse.view.file_reader import FileReader, read_file_overview
 from glasshouse.view.rollout_index import KINDS, Frame, RolloutIndex
-from glasshouse.view.run_measures import MAX_RUNS, compare_runs, thin
+from glasshouse.view.run_measures import MAX_RUNS, compare_runs, describe_study, thin
 from glasshouse.view.run_reader import RunLocation, RunReader, find_status, read_overview, to_json
 
 REPORT_FILE = "report.html"
@@ -106,11 +106,21 @@ def name_runs(runs: Sequence[Path]) -> list[RunLocation]:
 def render_run_report(readers: Sequence[Reader], damage: dict[str, list[dict[str, str]]]) -> str:
     """The HTML file of these runs; `damage` by the id of a run."""
     snapshot = build_snapshot(readers, damage)
-    if snapshot["compare"]:
-        title, verdict = f"{len(readers)} runs", snapshot["compare"]["verdict"]
-    else:
-        run = snapshot["run"][readers[0].location.id]
-        title, verdict = run["id"], run["verdict"]
+    first = snapshot["run"][readers[0].location.id]
+    shown = snapshot["compare"] or first
+    title = f"{len(readers)} runs" if len(readers) > 1 else first["id"]
+    return render_page(title, shown["verdict"], snapshot)
+
+
+def render_study_page(results: Mapping[str, Any], text: str) -> str:
+    """The HTML file of a study; `text` is its page in Markdown."""
+    study = {**describe_study(results), "id": results["title"], "runs": [], "text": text}
+    empty: dict[str, Any] = {"runs": [], "run": {}, "rollouts": {}, "compare": None}
+    return render_page(results["title"], results["headline"], {**empty, "study": study})
+
+
+def render_page(title: str, verdict: str, snapshot: Mapping[str, Any]) -> str:
+    """The page with its script, style and data in one file."""
     script, style = (read_asset(name).decode() for name in ("app.js", "app.css"))
     if "</script" in script.lower() or "</style" in style.lower():
         raise AssertionError("the built front end ends its own element")

@@ -394,14 +394,17 @@ def seed_band(curves: Sequence[Sequence[tuple[Any, ...]]]) -> list[tuple[float |
 def load_study_results(folder: Path) -> dict[str, Any]:
     """results/study.json with the label of each measure; `problem` says why it cannot be shown."""
     try:
-        content = json.loads(read_regular_file(folder / "results" / "study.json"))
-        questions, curves = content["questions"], content.get("curves", [])
-        names = {str(item["measure"]) for item in (*questions, *curves)}
+        return describe_study(json.loads(read_regular_file(folder / "results" / "study.json")))
     except FileNotFoundError:
-        return {
-            "problem": "This study has no analysis yet: `glasshouse study` writes it after its last run. "
-            "Its runs can be compared before that."
-        }
+        problem = (
+            "This study has no analysis yet: `glasshouse study` writes it after its last run. Its runs can be "
+            "compared before that."
+        )
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        return {"problem": f"results/study.json does not hold the results of a study: {error}."}
+        problem = f"results/study.json does not hold the results of a study: {error}."
+    return {"problem": problem}
+
+
+def describe_study(content: Mapping[str, Any]) -> dict[str, Any]:
+    names = {str(item["measure"]) for item in (*content["questions"], *content.get("curves", []))}
     return {**content, "measures": {name: describe_measure(name) for name in names}, "problem": ""}

@@ -28,6 +28,7 @@ let store: RunStore | null = null;
 let shown = "";
 /** Where a report begins: its run, or the comparison of its runs. */
 const home = !snapshot ? link("runs")
+  : snapshot.study ? link("study", snapshot.study.id)
   : snapshot.runs.length === 1 ? link("run", snapshot.runs[0]!.id, "overview")
   : link("compare", "", "", { runs: snapshot.runs.map((r) => r.id).join("|") });
 
@@ -127,7 +128,7 @@ function warning(title: string, items: Child[]): HTMLElement | null {
 function drawNav(): void {
   const route = current();
   const item = (href: string, text: string, on: boolean): HTMLElement => h("a", { href, "aria-current": on ? "page" : null }, text);
-  const isSingle = snapshot?.runs.length === 1;
+  const isSingle = snapshot && snapshot.runs.length < 2;
   const compare = snapshot ? home : link("compare", "", "", route.view === "compare" ? Object.fromEntries(route.params) : {});
   replace(nav,
     isSingle ? null : [item(link("runs"), "Runs", route.view === "runs"), item(compare, "Compare", route.view === "compare")],

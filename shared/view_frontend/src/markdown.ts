@@ -36,11 +36,11 @@ const parser = new Marked({
 });
 
 /** The text rendered, or as it is written if `isSource`; marked places are in <mark>. */
-export function renderText(text: string, marks: TextMark[], isSource: boolean): Child[] {
+export function renderText(text: string, marks: TextMark[], isSource: boolean, limit = MAX_MARKDOWN): Child[] {
   const marked = insertMarks(text.replaceAll(/[\ue000\ue001]/g, "\ufffd"), marks);
   const names = [...new Set(marks.map((mark) => mark[2]))].join(", ");
   const state = { isMarked: false, names };
-  if (!isSource && text.length <= MAX_MARKDOWN) {
+  if (!isSource && text.length <= limit) {
     try {
       return build(parser.lexer(marked), state);
     } catch {
@@ -92,7 +92,7 @@ function build(tokens: Token[], state: State): Child[] {
 
 function table(token: Tokens.Table, state: State): HTMLElement {
   const row = (cells: Tokens.TableCell[], tag: "th" | "td"): HTMLElement => h("tr", {}, cells.map((cell) => h(tag, {}, build(cell.tokens, state))));
-  return h("table", {}, h("thead", {}, row(token.header, "th")), h("tbody", {}, token.rows.map((cells) => row(cells, "td"))));
+  return h("div", { class: "wide", tabindex: 0 }, h("table", {}, h("thead", {}, row(token.header, "th")), h("tbody", {}, token.rows.map((cells) => row(cells, "td")))));
 }
 
 function formula(token: { raw: string; text: string; display: boolean }, state: State): HTMLElement {

@@ -17,6 +17,7 @@ export function readSnapshot(): Snapshot | null {
 export function answerFrom(data: Snapshot, name: string, params: Params): unknown {
   if (name === "runs") return { runs: data.runs, studies: [], roots: [] };
   if (name === "compare" && data.compare) return data.compare;
+  if (name === "study" && data.study) return data.study;
   const id = String(params["run"] ?? "");
   const [run, sample] = [data.run[id], data.rollouts[id]];
   if (!run || !sample) throw new Error("This file does not hold that page. Open the run with `glasshouse view`.");

@@ -179,7 +179,10 @@ export interface Comparison {
 }
 
 export interface StudyResults {
+  id: string;
   problem: string;
+  /** Of a report: the whole page of the study in Markdown. */
+  text?: string;
   runs: string[];
   title: string;
   about: string;
@@ -196,4 +199,5 @@ export interface Snapshot {
   run: Record<string, Run>;
   rollouts: Record<string, { rows: Rollout[]; problems: Problem[]; total: number; damage: string[] }>;
   compare: Comparison | null;
+  study?: StudyResults;
 }

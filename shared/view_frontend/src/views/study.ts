@@ -4,6 +4,7 @@ import { get } from "../api";
 import { Cursor, LineChart, type Line } from "../chart";
 import { h, notice, replace, show, type View } from "../dom";
 import { number } from "../format";
+import { renderText } from "../markdown";
 import { current, link, setParams } from "../router";
 import type { StudyResults } from "../types";
 import { headings, tableRegion } from "./parts";
@@ -44,7 +45,8 @@ export function studyView(root: HTMLElement, id: string): View {
         tableRegion("Questions", headings(["question", "effect (95 % interval)", "Holm p", "null arm", "verdict"]), study.questions.map((q) => questionRow(q, chosen))),
         compare),
       h("section", {}, h("h2", {}, "Curves by arm"), h("p", { class: "hint" }, "Mean over seeds with Student's 95 % interval."),
-        h("div", { class: "panels" }, charts.map((chart) => chart.element))));
+        h("div", { class: "panels" }, charts.map((chart) => chart.element))),
+      study.text ? h("section", { class: "page-text" }, renderText(study.text, [], false, Infinity)) : null);
   };
 
   void show(root, get<StudyResults>("study", { study: id }), (answer) => { study = answer; draw(); }, "The study cannot be read.");
