@@ -25,8 +25,8 @@ from glasshouse.types import Request, SamplingParams
 
 Tiny = Callable[..., Policy]
 PLAIN = SamplingParams(max_tokens=1)
-PLAUSIBLE, IMPOSSIBLE = 1e-3, 1e-9
-"""The p-value of a correct sampler is above the first, that of a wrong one below the second."""
+PLAUSIBLE = 1e-3
+"""The p-value of a correct sampler is above it."""
 
 
 def p_value(tokens: np.ndarray, probabilities: np.ndarray) -> float:
@@ -118,32 +118,6 @@ def test_first_two_tokens_follow_the_distribution_of_the_model(
     first = expected.reshape(VOCABULARY, VOCABULARY).sum(1)
     assert p_value(got // VOCABULARY, first) > PLAUSIBLE
     assert p_value(got, expected) > PLAUSIBLE
-
-
-def test_generator_that_reuses_noise_is_detected_at_the_second_token(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uniforms = randomness.uniforms
-    monkeypatch.setattr(
-        randomness, "uniforms", lambda keys, start, count: uniforms(keys, start, 1).repeat(count, 1)
-    )
-    got, expected = sample_pairs(tiny("llama grouped untied", vocab_size=VOCABULARY), 1.0)
-    first = expected.reshape(VOCABULARY, VOCABULARY).sum(1)
-    assert p_value(got // VOCABULARY, first) > PLAUSIBLE  # the first alone looks right
-    assert p_value(got, expected) < IMPOSSIBLE
-
-
-def test_generator_that_ignores_the_temperature_is_detected(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "glasshouse.generate.torch_engine.sample_tokens",
-        lambda logits, uniform, sampling, **options: sample_tokens(
-            logits, uniform, replace(sampling, temperature=1.0), **options
-        ),
-    )
-    got, expected = sample_pairs(tiny("llama grouped untied", vocab_size=VOCABULARY), 0.7)
-    assert p_value(got, expected) < IMPOSSIBLE
 
 
 # ── truncation, greedy, extremes ─────────────────────────────────────────────────────────────────

@@ -15,7 +15,6 @@ from tests.study import synthetic_study
 from tests.study.synthetic_study import make_row
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.measurement.intervals import wilson_interval
 from glasshouse.runs.monitor_results import VERSION
 from glasshouse.study.analysis import Analysis, analyse_study
 from glasshouse.study.answers import Answer, Verdict, pairs_needed
@@ -149,21 +148,6 @@ def test_no_interval_exceeds_the_ceiling() -> None:
     paired = comparison.effect
     assert paired.high > paired.effect + 0.02  # not cut off at its own mean
     assert paired.high == pytest.approx(comparison.effect.ceiling.rise)
-
-
-def test_equal_differences_have_an_interval_with_a_width() -> None:
-    """Eight seeds that agree exactly cannot show that the measure stays within ±0.1."""
-    question = {"measure": "reliance", "expect": "unchanged", "margin": 0.1, "against": "kl"}
-    table = make_table({"outcome": [[0.2, 1.0]] * 8, "kl": [[0.2, 1.0]] * 8}, "reliance")
-    answer = single_answer(make_study(question, null_arm=None), table)
-    paired = answer.effect
-    assert (paired.effect, paired.high) == (0.0, 0.0)  # it cannot rise
-    assert paired.low == pytest.approx(-wilson_interval(0, 8)[1])
-    assert answer.verdict is Verdict.NOT_SHOWN
-    without_bounds = make_table({"outcome": [[0.2, 1.0]] * 8, "kl": [[0.2, 1.0]] * 8})
-    question = {**question, "measure": "m"}
-    answer = single_answer(make_study(question, null_arm=None), without_bounds)
-    assert answer.verdict is Verdict.NOT_SHOWN
 
 
 def test_a_change_that_rl_on_noise_also_causes_is_not_shown() -> None:

@@ -40,13 +40,6 @@ def test_committed_card_is_that_of_the_recipe(name: str) -> None:
     assert make_card(load_recipe(name)) == card
 
 
-def test_card_has_5_tasks_in_2_styles_with_accuracy_20_to_50_percent() -> None:
-    card = json.loads((POCKET_FOLDER / "glasshouse.json").read_text())
-    measured = {(m["task"], m["style"]): m["sampled"] for m in card["measured"]}
-    assert len(measured) == 10
-    assert {k: v for k, v in measured.items() if not 0.2 <= v <= 0.5} == {}
-
-
 def test_card_of_sum_digits_agrees_with_a_new_measurement(shared_pocket: Policy) -> None:
     card = next(
         m
