@@ -220,7 +220,9 @@ def test_the_startup_line_names_image_run_directory_and_step(
     for mount, warns in (("/runs", False), ("/", True)):
         monkeypatch.setattr("os.path.ismount", lambda path, mount=mount: str(path) == mount)
         line = startup_banner(Path("/runs/example.rl"), 1, Config(steps=2), "cpu", environment)
-        assert line.startswith("ready: example.rl at 0123456789ab, cpu (1 thread), /runs/example.rl")
+        assert line.startswith(
+            "ready: example.rl at 0123456789ab, cpu (1 thread), /runs/example.rl"
+        )
         assert ("NOT on a volume" in line) == warns
         assert "after step 1 of 2" in line
     assert startup_banner(Path("/runs/example.rl"), 0, Config(), "cpu", {}) == ""  # no image
