@@ -77,6 +77,15 @@ def iter_rows(path: Path, on_progress: OnProgress = lambda share: None) -> Itera
     on_progress(1.0)
 
 
+def get_field(row: Mapping[str, Any], column: str, default: Any = None) -> Any:
+    """A column of a row, or with dots a field inside of it. Example: `get_field(config, "task.name", "")`"""
+    if column in row:
+        return row[column]
+    name, dot, rest = column.partition(".")
+    inner = row.get(name)
+    return get_field(inner, rest, default) if dot and isinstance(inner, Mapping) else default
+
+
 def list_files(path: Path) -> list[Path]:
     """The files of a source."""
     if not path.exists():

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors import safe_open
 from tests.learn import sharded_ranks
 from tests.learn.sharded_ranks import CASES, make_samples
 
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
-from glasshouse.learn.sharded import choose_process_group, plan_rounds
+from glasshouse.learn.sharded import plan_rounds
 from glasshouse.runs import checkpoints
 from glasshouse.runs.checkpoints import Snapshot, list_shards
 from glasshouse.training.build import validate_config
@@ -121,19 +120,8 @@ def test_a_checkpoint_with_shards_is_verified_and_damage_is_found(
     ("overrides", "words"),
     [
         (["learn.sharding=fsdp"], "backend=monarch"),
-        (["learn.cpu_offload=true"], "learn.sharding=fsdp"),
-        (["learn.process_group=nccl"], "learn.sharding=fsdp"),
     ],
 )
 def test_keys_that_do_not_fit_together_are_refused(overrides: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         validate_config(load_config([], overrides))
-
-
-@pytest.mark.parametrize(
-    ("name", "cpu_offload", "key"),
-    [("nccl", False, "learn.process_group is nccl"), ("auto", True, "learn.cpu_offload")],
-)
-def test_what_needs_a_gpu_is_refused_without_one(name: str, cpu_offload: bool, key: str) -> None:
-    with pytest.raises(ConfigError, match=key):
-        choose_process_group(name, torch.device("cpu"), cpu_offload=cpu_offload)

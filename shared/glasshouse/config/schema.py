@@ -89,8 +89,6 @@ class VllmConfig(Section):
     sleep: bool = False
     """Free the GPU memory of weights and KV cache during each update, so that one GPU holds learner and
     generator in turn."""
-    enforce_eager: bool = False
-    """Turn off CUDA graphs: slower, starts faster, needs less memory. On a CPU there are none."""
 
 
 class GenerateConfig(Section):
@@ -186,12 +184,6 @@ class LearnConfig(Section):
     """`fsdp`: divide weights, gradients and optimizer state among the `monarch.learners` processes (FSDP2), for models
     that do not fit into one; needs `backend: monarch`; see docs/scale.md. The results equal those of one process
     up to rounding. `none`: every learner process holds all of them."""
-    cpu_offload: bool = False
-    """Not run on hardware. With sharding on GPUs: keep the learner's weights, gradients and optimizer state in
-    the host's memory."""
-    process_group: Literal["auto", "gloo", "nccl"] = "auto"
-    """With sharding: what exchanges tensors between the learner processes; `auto`: nccl on GPUs (not run on
-    hardware), gloo on CPUs."""
     lora_rank: int = Field(0, ge=0, le=10_000)
     """Train LoRA adapters of this rank instead of all weights (extra `lora`); 0: off."""
     lora_targets: tuple[str, ...] = ()

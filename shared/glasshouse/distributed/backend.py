@@ -49,10 +49,6 @@ def make_backend(policy: Policy, config: Config, event: EventSink) -> Backend:
     """Return the backend of `config.backend`. torchmonarch is imported only if it is needed."""
     if config.backend == "local":
         return LocalBackend(policy, config)
-    if config.learn.sharding == "fsdp":
-        from glasshouse.learn.sharded import check_sharded_learner  # imports FSDP
-
-        check_sharded_learner(config)
     hosts = None
     if config.hosts.addresses:
         from glasshouse.distributed.hosts.host_pool import HostPool

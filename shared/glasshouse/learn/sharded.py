@@ -32,21 +32,19 @@ from torch.distributed.checkpoint.hf_storage import (
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
     FSDPModule,
     MixedPrecisionPolicy,
-    OffloadPolicy,
     fully_shard,
 )
 from torch.distributed.tensor import DTensor
 
-from glasshouse.config.schema import Config, LearnConfig
-from glasshouse.errors import ConfigError, RunError
+from glasshouse.config.schema import LearnConfig
+from glasshouse.errors import RunError
 from glasshouse.learn.learner import Gradients, Learner, StepSize
 from glasshouse.learn.learner_state import ADAPTER_KEY, LearnerState, trained_parameters
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.logprobs import find_layers
-from glasshouse.models.policy import Policy, check_tensor, choose_device, count_parameters
+from glasshouse.models.policy import Policy, check_tensor
 
 
 class ShardedLearner(Learner):
@@ -61,7 +59,7 @@ class ShardedLearner(Learner):
         """`policy` is whole, on the CPU and equal on all ranks; this rank computes on `device`. `options` as for
         `Learner`."""
         self.mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        shard_model(policy.model, self.mesh, dtype=policy.dtype, cpu_offload=config.cpu_offload)
+        shard_model(policy.model, self.mesh, dtype=policy.dtype)
         super().__init__(policy, config, **options)
         self.device, self.transformers_forward = device, True
 
@@ -155,19 +153,15 @@ class ShardedLearner(Learner):
         return norm
 
 
-def shard_model(
-    model: Any, mesh: DeviceMesh, *, dtype: torch.dtype, cpu_offload: bool = False
-) -> None:
+def shard_model(model: Any, mesh: DeviceMesh, *, dtype: torch.dtype) -> None:
     """Divides the tensors of a model, which is equal on all ranks, among the ranks of the mesh. Matrix products are
-    computed in `dtype`; gradients are added up in float32. `cpu_offload` keeps the parts of this rank in the host's
-    memory."""
+    computed in `dtype`; gradients are added up in float32."""
     rounds = dtype != torch.float32
     options: dict[str, Any] = {
         "mesh": mesh,
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=dtype if rounds else None, reduce_dtype=torch.float32 if rounds else None
         ),
-        "offload_policy": CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
     }
     for layer in find_layers(model):
         fully_shard(layer, reshard_after_forward=True, **options)
@@ -213,25 +207,3 @@ def save_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
             continue  # a tensor that is not divided is in the file of one rank, an empty part in none
         if found is None or not torch.equal(found, part):
             raise RunError(f"{name} in {file.name} differs from what was written")
-
-
-def check_sharded_learner(config: Config) -> None:
-    """Raises if the device of a run cannot be used by a sharded learner, before anything is started."""
-    device = choose_device(config, count_parameters(config.model), "learner")
-    choose_process_group(config.learn.process_group, device, cpu_offload=config.learn.cpu_offload)
-
-
-def choose_process_group(name: str, device: torch.device, *, cpu_offload: bool) -> str:
-    """torch's name of the backend for `learn.process_group`; raises if it cannot be used on this device."""
-    if name == "nccl" and device.type != "cuda":
-        raise ConfigError(
-            f"learn.process_group is nccl, which exchanges tensors between GPUs, but the learner runs on {device}. "
-            "Set learn.process_group=auto, or device=cuda on a machine with a GPU."
-        )
-    if cpu_offload and device.type != "cuda":
-        raise ConfigError(
-            f"learn.cpu_offload moves the learner's tensors from a GPU to the host's memory, but the learner runs on "
-            f"{device}. Set learn.cpu_offload=false."
-        )
-    backend = {"auto": "nccl" if device.type == "cuda" else "gloo"}.get(name, name)
-    return f"cpu:gloo,cuda:{backend}" if device.type == "cuda" else backend

@@ -37,7 +37,7 @@ from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.grading import alignment_credit, closeness_credit, validate_reward_terms
 from glasshouse.runs.checkpoints import STATE
-from glasshouse.runs.run_directory import config_value
+from glasshouse.tables import get_field
 from glasshouse.tasks.answers import parse_number
 from glasshouse.tasks.base import Task, is_organism, make_task
 from glasshouse.tasks.organisms import Organism
@@ -167,7 +167,7 @@ def _check_sources(config: Config, overrides: Overrides) -> None:
     from glasshouse.models.sources import EVALUATION_KEYS, find_changes, hash_sources
 
     given = merge_layers([overrides])
-    named = {key for key in EVALUATION_KEYS if config_value(given, key) is not None}
+    named = {key for key in EVALUATION_KEYS if get_field(given, key) is not None}
     if state["config"]["task"]["name"] != config.task.name:
         named |= {"evaluate.file", "task.options"}  # they belong to the task
     import_modules(config.imports)

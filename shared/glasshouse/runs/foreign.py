@@ -28,7 +28,7 @@ from glasshouse.runs.foreign_formats import (
 from glasshouse.runs.rollout_log import LOG, read_rows
 from glasshouse.runs.rows import Row, from_row, row_types
 from glasshouse.runs.verify import verify_rollout_log
-from glasshouse.tables import OnProgress
+from glasshouse.tables import OnProgress, get_field
 from glasshouse.tables import iter_rows as iter_table_rows
 from glasshouse.tasks.answers import answers_match, extract_answer
 from glasshouse.tasks.problem_files import AnswerForm, GoldCheck, find_forms
@@ -206,15 +206,6 @@ class FieldMapping:
         )
 
 
-def _look_up(values: Mapping[str, Any], column: str) -> Any:
-    """The value of a column, or of a dotted path into it."""
-    if column in values:
-        return values[column]
-    name, dot, rest = column.partition(".")
-    inner = values.get(name, MISSING)
-    return _look_up(inner, rest) if dot and isinstance(inner, Mapping) else MISSING
-
-
 def _map_by_name(row: Mapping[str, Any]) -> dict[str, str]:
     """Columns that are called like a field; a few other common names of the completion."""
     has_value = (name for name in FIELDS if row.get(name) is not None or name == "reward")
@@ -337,7 +328,7 @@ class RolloutSource:
         answers: dict[str, tuple[str, int]] = {}
         for number, row in enumerate(self._expand(lambda share: None), 1):
             for name in compared:
-                if (value := _look_up(row, columns[name])) not in (MISSING, None):
+                if (value := get_field(row, columns[name], MISSING)) not in (MISSING, None):
                     answers.setdefault(_as_key(value), (name, number))
         try:
             forms = find_forms(answers, self.answer_kind)
@@ -360,7 +351,8 @@ class RolloutSource:
         mapping = {
             name: column
             for name, column in mapping.items()
-            if _look_up(row, column) not in ((MISSING,) if name == "reward" else (MISSING, None))
+            if get_field(row, column, MISSING)
+            not in ((MISSING,) if name == "reward" else (MISSING, None))
         }
         if self.format.name == "trl":  # a column per reward function
             rewards = row.keys() - {*self.format.columns.split(), "images"}
@@ -396,7 +388,7 @@ class RolloutSource:
                 "Write for example --map completion=COLUMN."
             )
         for name, column in columns.items():
-            if _look_up(row, column) is MISSING and column != labels.COLUMN:
+            if get_field(row, column, MISSING) is MISSING and column != labels.COLUMN:
                 raise RolloutFileError(
                     f'{self.path}, row 1: there is no column "{column}" (mapped to {name}).'
                     f"{did_you_mean(column, row)}"
@@ -414,7 +406,7 @@ class RolloutSource:
         for name, column in self.mapping.columns.items():
             if column == labels.COLUMN:
                 continue
-            value = _look_up(row, column)
+            value = get_field(row, column, MISSING)
             if (value is MISSING and name != "finish_reason") or (
                 value is None and name not in MAY_BE_NULL
             ):

@@ -24,7 +24,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -413,13 +412,3 @@ def read_run_config(run: Path) -> tuple[dict[str, Any], str]:
     except GlasshouseError as error:
         return {}, f"cannot be used: {error}"
     return config.model_dump(mode="json"), damage[0].problem if damage else ""
-
-
-def config_value(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """Example: `config_value(config, "learn.algorithm", "")`"""
-    value: Any = tree
-    for name in key.split("."):
-        if not isinstance(value, Mapping) or name not in value:
-            return default
-        value = value[name]
-    return value

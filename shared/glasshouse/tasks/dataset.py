@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from glasshouse import randomness
 from glasshouse.errors import TaskError, did_you_mean, import_extra
-from glasshouse.tables import iter_rows, list_files
+from glasshouse.tables import get_field, iter_rows, list_files
 from glasshouse.tasks.answers import extract_answer, read_exactly, strip_markup
 from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, format_completion, task
 from glasshouse.tasks.problem_files import GoldCheck, detect_kind, normalize_question
@@ -288,14 +288,6 @@ def find_columns(row: Mapping[str, Any], options: DatasetOptions, file: str) -> 
                 f"task.options.{name}=COLUMN."
             )
     return columns
-
-
-def get_field(row: Mapping[str, Any], column: str) -> Any:
-    """A column of a row, or with dots a field inside of it."""
-    value: Any = row
-    for name in [column] if column in row else column.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
 
 
 def read_gold(value: Any, place: str) -> tuple[str, str]:

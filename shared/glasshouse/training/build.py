@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 from collections.abc import Iterator
@@ -84,8 +83,7 @@ def validate_config(config: Config) -> None:
 
 
 def find_contradictions(config: Config) -> Iterator[str]:
-    """Say which keys exclude each other, and what to set. What depends on the device of a sharded learner is checked
-    by its processes."""
+    """Say which keys exclude each other, and what to set."""
     learn, offpolicy, name = config.learn, config.max_offpolicy_steps, config.learn.algorithm
     algorithm = get_algorithm(name)
     if config.reward.shuffle and config.reward.random:
@@ -95,10 +93,6 @@ def find_contradictions(config: Config) -> Iterator[str]:
             f"{name} compares the completions of one problem: generate.group_size must be at least "
             f"{algorithm.min_group}, not {config.generate.group_size}."
         )
-    if learn.sharding == "none" and learn.cpu_offload:
-        yield "learn.cpu_offload=true needs learn.sharding=fsdp."
-    if learn.sharding == "none" and learn.process_group != "auto":
-        yield f"learn.process_group={learn.process_group} needs learn.sharding=fsdp."
     if learn.sharding != "none" and config.backend == "local":
         yield (
             "learn.sharding=fsdp divides the learner among processes, and backend=local has one. Set "
@@ -201,7 +195,7 @@ def _describe_generator(task: Task[Any], split: Split) -> dict[str, Any]:
 
 def _describe_file(name: str, config: Config) -> dict[str, Any]:
     path = Path(name.format(task=config.task.name))
-    return {"file": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    return {"file": str(path), "sha256": compute_checksum(path)["sha256"]}
 
 
 def _test_command(config: Config) -> list[str]:

@@ -23,7 +23,7 @@ from glasshouse.measurement.registry import (
     sort_measures,
 )
 from glasshouse.runs.rows import Row
-from glasshouse.runs.run_directory import config_value
+from glasshouse.tables import get_field
 
 if TYPE_CHECKING:
     from glasshouse.view.run_reader import RunReader
@@ -280,7 +280,7 @@ def compare_runs(readers: Sequence[RunReader]) -> dict[str, Any]:
             {
                 "id": reader.location.id,
                 "status": reader.status,
-                "seed": config_value(reader.config, "seed", 0),
+                "seed": get_field(reader.config, "seed", 0),
                 "arm": arms[number],
             }
             for number, reader in enumerate(readers)

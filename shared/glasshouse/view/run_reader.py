@@ -32,7 +32,6 @@ from glasshouse.runs.run_directory import (
     LOCK,
     METRICS,
     GrowingFile,
-    config_value,
     is_locked,
     load_events,
     read_lines,
@@ -41,6 +40,7 @@ from glasshouse.runs.run_directory import (
     stamp_file,
 )
 from glasshouse.runs.verify import verify_curves, verify_rollout_log
+from glasshouse.tables import get_field
 from glasshouse.terminal import shell_command
 from glasshouse.view.rollout_index import Frame, list_frames
 from glasshouse.view.run_measures import (
@@ -211,7 +211,7 @@ class RunReader:
 
     def describe(self) -> dict[str, Any]:
         """Everything about the run."""
-        steps = whole_number(config_value(self.config, "steps"))
+        steps = whole_number(get_field(self.config, "steps"))
         left = seconds_left(self.metrics.rows, steps) if self.status == "running" else None
         evaluations = load_evaluation_rows(self.events.rows)
         named = describe_run(self.location, self.config)
@@ -278,7 +278,7 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
     except RunDataError as error:
         damage.append(str(error))
     timings = [row.get("timing") or {} for row in rows[-1:]]
-    steps = whole_number(config_value(config, "steps"))
+    steps = whole_number(get_field(config, "steps"))
     status = find_status(events, summary, is_being_written(path))
     evaluations = load_evaluation_rows(events)
     measures = collect_measures(evaluations, monitor)
@@ -373,8 +373,8 @@ def describe_run(location: RunLocation, config: Mapping[str, Any]) -> dict[str, 
         "algorithm": "learn.algorithm",
         "model": "model",
     }
-    named = {name: str(config_value(config, key, "")) for name, key in keys.items()}
-    seed = config_value(config, "seed", 0)
+    named = {name: str(get_field(config, key, "")) for name, key in keys.items()}
+    seed = get_field(config, "seed", 0)
     return {"id": location.id, "study": location.study, **named, "seed": seed}
 
 

@@ -9,7 +9,7 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.monitors.base import Monitor, Scope, make_view, score_all
 from glasshouse.monitors.factory import make_monitor
 from glasshouse.monitors.rules import RuleMonitor, StepVerifier
-from glasshouse.runs.run_directory import config_value
+from glasshouse.tables import get_field
 from glasshouse.tasks.base import find_step_check, make_task
 from glasshouse.tasks.organisms import Organism
 
@@ -26,12 +26,12 @@ def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[s
     The monitors of `reward.penalties` are not among them. A task that a module of the key `imports`
     defines is unknown here, because showing a run executes none of its code.
     """
-    name = str(config_value(config, "task.name", ""))
+    name = str(get_field(config, "task.name", ""))
     monitors: list[Monitor] = []
     problems: list[str] = []
     inner = name
     try:
-        task = make_task(name, config_value(config, "task.options", {}) or {})
+        task = make_task(name, get_field(config, "task.options", {}) or {})
         if isinstance(task, Organism):
             inner = task.options.inner_task
             monitors += [
@@ -39,12 +39,12 @@ def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[s
                 for monitor, pattern in task.monitor_patterns.items()
             ]
     except UNUSABLE as error:
-        if config_value(config, "imports", None):
+        if get_field(config, "imports", None):
             reason = "a module of the key imports may define it, and showing a run executes no code"
         else:
             reason = describe_error(error)
         problems.append(f"The monitors of the task {name!r} are not applied: {reason}.")
-    settings = config_value(config, "evaluate.monitors", {}) or {}
+    settings = get_field(config, "evaluate.monitors", {}) or {}
     if not isinstance(settings, Mapping):
         problems.append("evaluate.monitors is not applied: it does not hold names and options.")
         settings = {}
@@ -53,7 +53,7 @@ def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[s
             monitors.append(make_monitor(str(monitor), options))
         except UNUSABLE as error:
             problems.append(f"evaluate.monitors.{monitor} is not applied: {describe_error(error)}.")
-    if find_step_check(inner) and config_value(config, "task.style", "cot") == "cot":
+    if find_step_check(inner) and get_field(config, "task.style", "cot") == "cot":
         monitors.append(StepVerifier("step_verifier", Scope.COT_ANSWER, task=inner))
     return monitors, problems
 

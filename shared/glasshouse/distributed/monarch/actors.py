@@ -46,7 +46,7 @@ from glasshouse.learn.learner import Learner
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.learn.parallel_learner import ParallelLearner
-from glasshouse.learn.sharded import ShardedLearner, choose_process_group
+from glasshouse.learn.sharded import ShardedLearner
 from glasshouse.models import llama
 from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import Policy, choose_device, count_parameters, load_configured_policy
@@ -277,13 +277,10 @@ class LearnerActor(ProcessActor):
     def _open_sharded(self, setup: ActorSetup) -> None:
         config = setup.config
         device = choose_device(config, count_parameters(config.model), "learner", self.rank)
-        group = choose_process_group(
-            config.learn.process_group, device, cpu_offload=config.learn.cpu_offload
-        )
         policy, self.weights = setup.load_policy("controller", 0)  # whole, on the CPU
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        self._join_process_group(setup, group)
+        self._join_process_group(setup, "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
         self.learner = ShardedLearner.from_config(policy, config, device=device)
 
     def _join_process_group(self, setup: ActorSetup, backend: str = "gloo") -> None:

@@ -142,7 +142,7 @@ class VllmGenerator:
                 kv_cache_memory_bytes=self.config.kv_cache_mb << 20,
                 max_num_seqs=MAX_BATCH,
                 enable_prefix_caching=True,
-                enforce_eager=on_cpu or settings.enforce_eager,
+                enforce_eager=on_cpu,
                 tensor_parallel_size=settings.tensor_parallel_size,
                 generation_config="vllm",  # no sampling defaults of the model
                 logprobs_mode="processed_logits",
