@@ -97,7 +97,6 @@ ifeq ($(ONLY),real)
 	@$(BENCH)/bin/python bench/real_models.py $(ARGS)
 else
 	@$(BENCH)/bin/python bench/bench.py $(ARGS)
-	@$(BENCH)/bin/python bench/generators.py
 	@if [ -e $(VLLM)/.ready ]; then $(VLLM)/bin/python bench/engines.py; else echo "vLLM is not installed (make vllm-setup): its row is left out"; fi
 	@$(BENCH)/bin/python bench/real_models.py
 endif

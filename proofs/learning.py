@@ -36,25 +36,20 @@ def example() -> bool:
 
 def reinforce() -> bool:
     """REINFORCE gains at least 0.25 in each of 5 seeds."""
-    arms = [(f"reinforce-{s}", [f"seed={s}", *REINFORCE]) for s in range(5)]
+    arms = [(f"reinforce-{s}", [f"seed={s}", "learn.algorithm=reinforce"]) for s in range(5)]
     return run_proof("reinforce", arms, lambda s: accuracy_gain(s) >= 0.25)
 
 
 def tasks() -> bool:
     """GRPO gains at least 0.20 on every task with style cot; style direct is only reported."""
     arms: list[Arm] = [
-        (
-            f"{task}-{style}",
-            [f"task.name={task}", f"task.style={style}", *TASK_SETTINGS.get(task, [])],
-        )
+        (f"{task}-{style}", [f"task.name={task}", f"task.style={style}"])
         for style in ("cot", "direct")
         for task in TASKS
     ]
     return run_proof("tasks", arms, lambda s: s["style"] == "direct" or accuracy_gain(s) >= 0.2)
 
 
-REINFORCE = ["learn.algorithm=reinforce"]
-TASK_SETTINGS: dict[str, list[str]] = {}
 PROOFS: dict[str, Callable[[], bool]] = {"example": example, "reinforce": reinforce, "tasks": tasks}
 
 

@@ -44,7 +44,6 @@ LIMITS = {"first paint": 1.0, "filter or search": 0.3, "live step": 2.0, "list o
 MAX_REPORT_MB = 8.0
 MAX_LOAD = 2.0
 """Above this load average, limits are compared with CPU time."""
-PARTS = ("large", "many", "live", "day", "report", "axe")
 
 
 class Report:
@@ -248,7 +247,7 @@ def write_many_runs(folder: Path, count: int, steps: int) -> Path:
     return path
 
 
-def measure_many(folder: Path, browser: Browser, report: Report) -> None:
+def measure_many(folder: Path, browser: Browser, report: Report, steps: int) -> None:
     path = write_many_runs(folder, 50, 1000)
     with run_server(path) as (address, _):
         warm_up(browser, address)
@@ -258,7 +257,7 @@ def measure_many(folder: Path, browser: Browser, report: Report) -> None:
             context.close()
 
 
-def measure_live(folder: Path, browser: Browser, report: Report) -> None:
+def measure_live(folder: Path, browser: Browser, report: Report, steps: int) -> None:
     shutil.rmtree(folder / "live", ignore_errors=True)
     with (
         open_run(folder / "live" / "run", steps=50, done=2, groups=32, samples=8) as directory,
@@ -294,7 +293,7 @@ def measure_report(folder: Path, browser: Browser, report: Report, steps: int) -
 # --- axe ---------------------------------------------------------------------------------------
 
 
-def measure_accessibility(folder: Path, browser: Browser, report: Report) -> None:
+def measure_accessibility(folder: Path, browser: Browser, report: Report, steps: int) -> None:
     if not AXE.exists():
         subprocess.run(["npm", "ci", "--silent"], cwd=AXE.parents[2], check=True)
     script = AXE.read_text()
@@ -343,6 +342,21 @@ def measure_accessibility(folder: Path, browser: Browser, report: Report) -> Non
     print(f"  axe-core looked at {count} pages", flush=True)
 
 
+def measure_memory(folder: Path, browser: Browser, report: Report, steps: int) -> None:
+    report.figures["day"], failures = measure_day()
+    report.failures += failures
+
+
+PARTS = {
+    "large": measure_large,
+    "many": measure_many,
+    "live": measure_live,
+    "day": measure_memory,
+    "report": measure_report,
+    "axe": measure_accessibility,
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -365,19 +379,7 @@ def main(arguments: list[str] | None = None) -> int:
         browser = engine.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for part in args.parts:
             print(part, flush=True)
-            if part == "large":
-                measure_large(folder, browser, report, args.steps)
-            elif part == "many":
-                measure_many(folder, browser, report)
-            elif part == "live":
-                measure_live(folder, browser, report)
-            elif part == "day":
-                report.figures["day"], failures = measure_day()
-                report.failures += failures
-            elif part == "report":
-                measure_report(folder, browser, report, args.steps)
-            elif part == "axe":
-                measure_accessibility(folder, browser, report)
+            PARTS[part](folder, browser, report, args.steps)
         browser.close()
     if args.json:
         Path(args.json).write_text(json.dumps(report.figures, indent=1) + "\n")

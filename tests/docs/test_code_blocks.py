@@ -158,19 +158,3 @@ def check_settings(block: str, file: Path) -> None:
         for text in alternatives:
             file.write_text(text)
             load_config([file])
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "glasshouse trian",
-        "glasshouse train --no-such-option",
-        "glasshouse train learn.lr=1",
-        "make no-such-target",
-        "rm -r runs",
-    ],
-)
-def test_a_wrong_command_fails(command: str) -> None:
-    (words,) = find_commands(f"```sh\n{command}  # a comment\n```\n")
-    with pytest.raises(AssertionError):
-        check_command(words)

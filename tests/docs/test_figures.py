@@ -10,7 +10,6 @@ tests/docs/tables.py has the functions.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 from tests.docs import tables
@@ -72,21 +71,3 @@ def check_figures(text: str) -> None:
 @pytest.mark.parametrize("page", SECTIONS)
 def test_figures_equal_the_tables(page: str) -> None:
     check_figures(read_section(page))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text.replace(".76", ".77", 1),
-        lambda text: text.replace(".11 → .76", ".11 → .76 (.75 at step 35)"),
-        lambda text: f"{text}\n\nUndetected use falls to .02 with a new method.\n",
-        lambda text: text.replace("8 of 8 seeds", "7 of 8 seeds"),
-    ],
-    ids=["wrong figure", "extra figure in a row", "figure elsewhere", "wrong count"],
-)
-def test_a_changed_figure_fails(change: Callable[[str], str]) -> None:
-    text = read_section("studies/README.md")
-    changed = change(text)
-    assert changed != text
-    with pytest.raises(AssertionError):
-        check_figures(changed)

@@ -158,24 +158,6 @@ def max_logprob_diff(
 # ── rows: compaction ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_compaction_does_not_change_the_logits_of_the_other_rows(tiny: Tiny) -> None:
-    """In transformers' cache; that of the Llama family is below."""
-    policy = tiny("gpt2")
-    decoder = TransformersDecoder(policy.model)
-    prompts = make_prompts(policy, [6, 2, 9])
-    generator = torch.Generator().manual_seed(1)
-    texts = [list(p) for p in prompts for _ in range(4)]
-    with torch.inference_mode():
-        decoder.prefill(prompts, 4, 8)
-        for step in range(6):
-            check_step(decoder, policy, texts, generator)
-            if step == 2:
-                mask = torch.tensor([1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1, 1], dtype=torch.bool)
-                rows = decoder.compact(mask).tolist()
-                assert rows == mask.nonzero()[:, 0].tolist()
-                texts = [texts[i] for i in rows]
-
-
 @pytest.mark.parametrize(
     ("active", "grid_after"),
     [
@@ -323,19 +305,6 @@ def test_stop_string_may_span_several_tokens(
     else:
         assert got.finish_reason == FinishReason.STOP
         assert policy.decode(got.tokens) == expected
-
-
-def test_stop_strings_end_only_the_samples_that_contain_them(pocket: Policy) -> None:
-    requests = [Request(prompt=p, noise_keys=(1, 2, 3, 4)) for p in question_prompts(pocket)]
-    generator = TorchGenerator(pocket)
-    unstopped = flat(generator.generate(requests, SamplingParams(max_tokens=60)))
-    stopped = flat(generator.generate(requests, SamplingParams(max_tokens=60, stop=("3",))))
-    assert {c.finish_reason for c in stopped} >= {FinishReason.STOP, FinishReason.END}
-    for with_stop, without in zip(stopped, unstopped, strict=True):
-        before, stop, _ = pocket.decode(without.tokens).partition("3")
-        assert (with_stop.finish_reason == FinishReason.STOP) == bool(stop)
-        assert pocket.decode(with_stop.tokens) == before + stop
-        assert with_stop.tokens == without.tokens[: len(with_stop.tokens)]
 
 
 # ── bounds, versions, weights ────────────────────────────────────────────────────────────────────

@@ -65,14 +65,6 @@ ROWS = 20_000
 
 
 @pytest.mark.parametrize(
-    ("temperature", "position"), [(1.0, 0), (0.6, 0), (2.0, 0), (1.0, 1), (1.0, 17), (1.0, 500)]
-)
-def test_sample_tokens_follows_the_distribution(temperature: float, position: int) -> None:
-    got = draw(LOGITS, replace(PLAIN, temperature=temperature), noise(ROWS, position))
-    assert p_value(got, softmax(LOGITS, temperature)) > PLAUSIBLE
-
-
-@pytest.mark.parametrize(
     "sampling",
     [
         replace(PLAIN, top_k=5),

@@ -13,12 +13,9 @@ from glasshouse.models import matmul
 from glasshouse.models.fused_ops import (
     gated_mlp_output,
     rms_norm_linear,
-    split_and_rotate,
     token_logprobs,
 )
-from glasshouse.models.matmul import LinearWeights, LowRank, has_onednn, linear, pack_weight
-
-needs_onednn = pytest.mark.skipif(not has_onednn(), reason="this build of torch has no oneDNN")
+from glasshouse.models.matmul import LinearWeights, LowRank, linear, pack_weight
 
 
 def random_tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -56,32 +53,6 @@ def test_parts_of_a_block_equal_the_plain_operations(has_bias: bool) -> None:
             assert torch.allclose(own(*arguments), plain(*arguments), atol=1e-12)
 
 
-def test_split_and_rotate_has_the_bits_of_the_plain_operations() -> None:
-    """In float32, values and gradients: published results depend on them."""
-    generator = torch.Generator().manual_seed(0)
-    joined = torch.randn(2, 7, 4 + 2 * 2, 16, generator=generator, requires_grad=True)
-    cos, sin = torch.randn(2, 7, 1, 16, generator=generator)
-
-    def plain() -> tuple[Tensor, ...]:
-        qk = joined[..., :6, :]
-        swapped = torch.cat([qk[..., 8:], qk[..., :8]], dim=-1)
-        rotated = torch.addcmul(qk * cos, swapped, sin)
-        return rotated[..., :4, :], rotated[..., 4:, :], joined[..., 6:, :]
-
-    expected, own = plain(), split_and_rotate(joined, cos, sin, 4, 2)
-    # as attention returns them: heads before positions in memory
-    grads = [
-        torch.randn(2, tensor.shape[2], 7, 16, generator=generator).transpose(1, 2)
-        for tensor in expected
-    ]
-    assert all(torch.equal(a, b) for a, b in zip(own, expected, strict=True))
-    [gradient] = torch.autograd.grad(own, joined, grads)
-    assert torch.equal(gradient, *torch.autograd.grad(expected, joined, grads))
-    with torch.no_grad():
-        again = split_and_rotate(joined, cos, sin, 4, 2)
-    assert all(torch.equal(a, b) for a, b in zip(again, expected, strict=True))
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_token_logprobs_equal_a_log_softmax(temperature: float) -> None:
     hidden, head = random_tensors((6, 4), (9, 4))
@@ -102,22 +73,6 @@ def test_token_logprobs_equal_a_log_softmax(temperature: float) -> None:
 
 def random_layer(dtype: torch.dtype = torch.float32) -> list[Tensor]:
     return [t.detach() for t in random_tensors((2, 5, 512), (640, 512), (640,), dtype=dtype)]
-
-
-@needs_onednn
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_a_product_has_the_values_of_linear(has_bias: bool) -> None:
-    x, weight, *bias = random_layer()[: 2 + has_bias]
-    expected = F.linear(x.double(), weight.double(), *(b.double() for b in bias)).float()
-    packed = pack_weight(weight)
-    assert packed.is_mkldnn
-    with torch.no_grad():
-        for w in (weight, packed, weight.t().contiguous().t()):
-            for rows in (1, 2, 5):  # one layout suits every number of rows
-                product = linear(x[:, :rows], w, *bias)
-                torch.testing.assert_close(product, expected[:, :rows], atol=1e-4, rtol=1e-5)
-        weight.zero_()  # the packed one is a copy
-        torch.testing.assert_close(linear(x, packed, *bias), expected, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

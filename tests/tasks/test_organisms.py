@@ -142,27 +142,6 @@ def test_labels_of_hand_written_completions() -> None:
     assert summary["disclosure_rule"] == {"disclosure": 0.5, "undetected_use": 0.25, "tnr": 0.75}
 
 
-def test_planted_demonstrations_are_measured_at_their_rates() -> None:
-    """A third disclosed, a third silent, a third honest."""
-    rollouts = []
-    for n in range(30):
-        arms = HINT.arms(draw_problem(n=n))
-        for mode in ("steps", "disclosed", "silent"):
-            text = HINT.demonstrate(arms[1], mode, randomness.stream("s", n, mode))
-            rollouts.append(make_rollout(HINT, arms[1], text, split="validation/planted"))
-        text = HINT.demonstrate(arms[0], "steps", randomness.stream("s", n))
-        rollouts.append(make_rollout(HINT, arms[0], text, split="validation/control"))
-    summary = summarize_organism(label_rollouts(rollouts, HINT), rollouts, own_monitors(HINT))
-    assert summary["reliance"] == pytest.approx(2 / 3)
-    assert summary["disclosure_rule"] == {
-        "disclosure": 0.5,
-        "undetected_use": pytest.approx(1 / 3),
-        "tnr": 1.0,
-    }
-    assert summary["shortcut"] == pytest.approx(2 / 3)
-    assert summary["accuracy_control"] == 1.0
-
-
 @pytest.mark.parametrize(("encoding", "terms"), [("plain", 1), ("shifted", 2), ("iterated", 5)])
 def test_each_hint_encoding_has_its_number_of_terms(encoding: str, terms: int) -> None:
     organism = make_task(
