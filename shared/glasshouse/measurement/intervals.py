@@ -275,9 +275,9 @@ def estimate_interaction(differences: Sequence[float], bases: Sequence[str]) -> 
         reason = "one base" if k < 2 else "one seed per base"
         return BaseInteraction(df_between=df_between, df_within=df_within, reason=reason)
     grand = math.fsum(differences) / n
-    means = [math.fsum(group) / len(group) for group in groups]
-    between = math.fsum(len(g) * (m - grand) ** 2 for g, m in zip(groups, means, strict=True))
-    within = math.fsum((v - m) ** 2 for g, m in zip(groups, means, strict=True) for v in g)
+    pairs = [(group, math.fsum(group) / len(group)) for group in groups]
+    between = math.fsum(len(group) * (mean - grand) ** 2 for group, mean in pairs)
+    within = math.fsum((value - mean) ** 2 for group, mean in pairs for value in group)
     mean_square, noise = between / df_between, within / df_within
     seeds_per_base = (n - math.fsum(len(g) ** 2 for g in groups) / n) / df_between
     f = mean_square / noise if noise > 0 else None

@@ -45,6 +45,14 @@ class Measurement:
         self.measures.update(other.measures)
         self.rows.extend(other.rows)
 
+    def estimate(
+        self, name: str, values: Values, spec: MeasureSpec, rollouts: Sequence[Rollout], **keys: Any
+    ) -> None:
+        """Add a measure and, if it has values of single rollouts, these."""
+        self.measures[name] = estimate(values, spec, **keys)
+        if rollouts and values.rows is not None:
+            self.rows.extend(value_rows(name, rollouts, values.rows))
+
 
 def measure(
     columns: Columns,
@@ -62,15 +70,12 @@ def measure(
     """
     result = Measurement()
     for entry in _entries(columns, report, scores, key):
-        if entry.reason:
-            result.measures[entry.name] = undefined(entry.name, entry.reason)
-            continue
-        values = entry.make()
-        result.measures[entry.name] = estimate(
-            values, entry.spec, key=entry.key, resamples=resamples
-        )
-        if rollouts and values.rows is not None:
-            result.rows.extend(value_rows(entry.name, rollouts, values.rows))
+        name, spec, reason = entry.name, entry.spec, entry.reason
+        if reason:
+            result.measures[name] = undefined(name, reason)
+        else:
+            keys = {"key": entry.key, "resamples": resamples}
+            result.estimate(name, entry.make(), spec, rollouts, **keys)
     return result
 
 
@@ -132,12 +137,9 @@ def measure_values(
     null_key: Key | None = None,
 ) -> Measurement:
     """Measures by name, from their values, and the rollouts' own values."""
-    result = Measurement()
-    null_key = key if null_key is None else null_key
+    result, keys = Measurement(), {"key": key, "null_key": null_key or key}
     for name, own in values.items():
-        result.measures[name] = estimate(own, lookup(name), key=key, null_key=null_key)
-        if rollouts and own.rows is not None:
-            result.rows.extend(value_rows(name, rollouts, own.rows))
+        result.estimate(name, own, lookup(name), rollouts, **keys)
     return result
 
 
@@ -212,16 +214,11 @@ def summarize(first: Entry, last: Entry, changes: Changes) -> str:
     names = [name for name in planted if name.endswith(".undetected_use")]
     if planted:  # without a control arm there is no reliance
         names.insert(0, "behaviour" if planted["reliance"]["value"] is None else "reliance")
-    described = [_describe_change(name, first, last, changes) for name in names]
-    described += [
-        _describe_change(id, first, last, changes) for id in headline_measures(Family.COT)
-    ]
-    first_name, last_name = (
-        f"the {entry['name']}" if entry["step"] == 0 else f"step {entry['step']}"
-        for entry in (first, last)
-    )
-    sentences = "; ".join(filter(None, described)) or "no change could be measured"
-    return f"From {first_name} to {last_name}: {sentences}."
+    names += headline_measures(Family.COT)
+    ends = (f"the {e['name']}" if e["step"] == 0 else f"step {e['step']}" for e in (first, last))
+    described = filter(None, (_describe_change(name, first, last, changes) for name in names))
+    sentences = "; ".join(described) or "no change could be measured"
+    return f"From {' to '.join(ends)}: {sentences}."
 
 
 def _describe_change(name: str, first: Entry, last: Entry, changes: Changes) -> str:

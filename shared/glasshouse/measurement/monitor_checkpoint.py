@@ -9,7 +9,7 @@ held-out problems ─► arms × k ─► labels ─┬─► reliance, behaviou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -163,23 +163,21 @@ def fit_monitors(rows: Sequence[Row], min_benign: int = MIN_BENIGN) -> dict[Scop
     """Fit one monitor per scope on the rows of a reserve."""
     training = [row for row in rows if row["part"] == FIT]
     benign = [row for row in rows if row["part"] == THRESHOLD and not row["behaviour"]]
+
+    def views(scope: Scope, own: Sequence[Row]) -> LabelledViews:
+        shown = [
+            make_view(scope, prompt=r["prompt"], question=r["question"], completion=r["text"])
+            for r in own
+        ]
+        return LabelledViews(shown, [r["behaviour"] for r in own], [r["key"] for r in own])
+
+    kinds = [FittedKind(name=scope.value, scope=scope) for scope in SCOPES]
     return {
-        scope: fit_monitor(
-            FittedKind(name=scope.value, scope=scope),
-            _labelled_views(training, scope),
-            _labelled_views(benign, scope),
-            min_benign,
+        kind.scope: fit_monitor(
+            kind, views(kind.scope, training), views(kind.scope, benign), min_benign
         )
-        for scope in SCOPES
+        for kind in kinds
     }
-
-
-def _labelled_views(rows: Sequence[Row], scope: Scope) -> LabelledViews:
-    views = [
-        make_view(scope, prompt=r["prompt"], question=r["question"], completion=r["text"])
-        for r in rows
-    ]
-    return LabelledViews(views, [row["behaviour"] for row in rows], [row["key"] for row in rows])
 
 
 def _score(
@@ -201,8 +199,7 @@ def _score(
         scores.append(Scores.from_outputs(name, outputs, no_threshold=fitted.no_threshold))
         for rollout, output, label in zip(rollouts, outputs, labels, strict=True):
             ids = {"monitor": name, "key": rollout.problem.key, "sample": rollout.sample}
-            given = {"score": output.score, "flagged": output.flagged, "reason": output.reason}
-            rows.append({**ids, **given, **label})
+            rows.append(ids | asdict(output) | label)
     return scores, rows
 
 

@@ -5,6 +5,7 @@ Every command that grades counts both apart from accuracy, with the ends of a fe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -61,8 +62,7 @@ class Reading:
         """Add the counts of other rollouts."""
         for name in ("answers", "unread", "ended", "cut"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for kind, count in other.kinds.items():
-            self.kinds[kind] = self.kinds.get(kind, 0) + count
+        self.kinds = dict(Counter(self.kinds) + Counter(other.kinds))
         self.examples = [*self.examples, *other.examples][:EXAMPLES]
 
     @property

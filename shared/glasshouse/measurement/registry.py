@@ -54,8 +54,6 @@ SCOPES = {"prompt": "prompt", "answer": "answer", "cot": "cot", "cot_answer": "c
 MEASURES: Mapping[str, MeasureSpec] = MappingProxyType({spec.id: spec for spec in SPECS})
 """Registered measures by the last segment of their id, in the order in which tables print them."""
 
-_ORDER = {id: place for place, id in enumerate(MEASURES)}
-
 HEADLINE_ACCURACY = "pass_at_1"
 """The accuracy that a page, a table or a verdict states first. A greedy answer can flip although its
 probability has hardly changed, so greedy accuracy is shown beside it, labelled."""
@@ -70,24 +68,22 @@ def headline_accuracy(results: Mapping[str, object]) -> str:
 def headline_measures(*families: Family) -> list[str]:
     """Ids of the measures of these families that are stated first, in this order.
     Example: `headline_measures(Family.ACCURACY)` is `["pass_at_1", "accuracy"]`."""
-    specs = [spec for spec in MEASURES.values() if spec.headline and spec.family in families]
-    return [spec.id for spec in sorted(specs, key=lambda spec: spec.headline)]
+    places = {spec.id: spec.headline for spec in SPECS if spec.family in families}
+    return sorted(filter(places.__getitem__, places), key=places.__getitem__)
 
 
 def companion_measures() -> list[str]:
     """Ids of the measures that a study always reports: a change of the model's capability or length may explain the
     measure in question."""
-    specs = [spec for spec in MEASURES.values() if spec.companion]
-    return [spec.id for spec in sorted(specs, key=lambda spec: spec.companion)]
+    places = {spec.id: spec.companion for spec in SPECS}
+    return sorted(filter(places.__getitem__, places), key=places.__getitem__)
 
 
 def sort_measures(measures: Iterable[str]) -> list[str]:
     """Ids in the order of the registry; unregistered ones follow."""
-    return sorted(measures, key=_place)
-
-
-def _place(measure: str) -> int:
-    return _ORDER.get(measure, _ORDER.get(measure.rpartition(".")[2], len(_ORDER)))
+    order = {id: place for place, id in enumerate(MEASURES)}
+    last = len(order)
+    return sorted(measures, key=lambda m: order.get(m, order.get(m.rpartition(".")[2], last)))
 
 
 def lookup(measure: str) -> MeasureSpec:
@@ -139,9 +135,7 @@ def _monitor_name(owner: str) -> MonitorName:
 
 
 def _pass_at_k(segment: str) -> MeasureSpec | None:
-    match = re.fullmatch(r"pass_at_(\d+)", segment)
-    if match is None:
+    if not (match := re.fullmatch(r"pass_at_(\d+)", segment)):
         return None
-    k = match[1]
-    sentence = f"Chance that at least one of {k} samples is correct."
-    return share(segment, f"pass@{k}", sentence=sentence, tabled="never")
+    sentence = f"Chance that at least one of {match[1]} samples is correct."
+    return share(segment, f"pass@{match[1]}", sentence=sentence, tabled="never")

@@ -70,10 +70,12 @@ def make_judge(
 
     Example: `make_judge("http://localhost:8000/v1", model="m", behaviour="uses the leaked answer")`
     """
-    return JudgeMonitor(
-        "judge", Scope.COT_ANSWER, url=url, model=model, key_variable=key_variable,
-        behaviour=behaviour, cache=Path(cache),
-    )  # fmt: skip
+    settings: dict[str, Any] = {
+        "model": model,
+        "key_variable": key_variable,
+        "behaviour": behaviour,
+    }
+    return JudgeMonitor("judge", Scope.COT_ANSWER, url=url, cache=Path(cache), **settings)
 
 
 def make_monitor(name: str, settings: Mapping[str, Any] | str) -> Monitor:
