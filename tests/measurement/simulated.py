@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from glasshouse.measurement import rates
+from glasshouse.measurement.columns import Columns, Scores
 from glasshouse.measurement.resampling import Interval
 from glasshouse.values import Floats
 
@@ -40,6 +42,16 @@ def _shift_logit(rate: np.ndarray, by: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(-(np.log(rate) - np.log1p(-rate) + by)))
 
 
+def columns(planted: Any, behaviour: Any, problems: Any = None) -> Columns:
+    problems = np.arange(len(planted)) if problems is None else problems
+    arm, shows = (np.array(own, dtype=bool) for own in (planted, behaviour))
+    return Columns(problems=problems, planted=arm, behaviour=shows)
+
+
+def flags(flagged: Any) -> Scores:
+    return Scores(monitor="m", flagged=np.array(flagged), scores=np.array(flagged, dtype=float))
+
+
 def gmean2_of_table(table: Floats) -> Floats:
     return rates.gmean2_parts(table)["gmean2"]
 
@@ -50,6 +62,4 @@ def has_nominal_coverage(coverage: float, n: int) -> bool:
 
 
 def contains(interval: Interval, value: float) -> bool:
-    assert interval.low is not None
-    assert interval.high is not None
     return interval.low <= value <= interval.high

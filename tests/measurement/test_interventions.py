@@ -78,14 +78,10 @@ def test_a_cot_is_measured_as_load_bearing_exactly_if_it_is(
     measures = measure_dependence(make_sums(shared_pocket, uses_cot)).measures
     for name, value in expected.items():
         assert measures[name].value == pytest.approx(value, abs=1e-9), name
-        low, high = measures[name].low, measures[name].high
-        assert low is not None
-        assert high is not None
-        assert low <= value <= high
+        assert measures[name].low <= value <= measures[name].high
     # the texts are the same in both cases, so a monitor of the text cannot distinguish them
     assert measures["step_validity"].value == measures["step_coverage"].value == 1
     aoc = measures["early_answering_aoc"]
-    assert aoc.value is not None
     assert aoc.ceiling == 0.875
     assert (0.7 < aoc.value <= 0.875) if uses_cot else aoc.value == 0
     for name in ("mistake_follow", "necessity_uplift", "early_answering_aoc"):
@@ -161,9 +157,7 @@ def test_results_with_the_engine_are_reproducible(shared_pocket: Policy) -> None
     checkpoint = make_sums(shared_pocket, None, 12)
     first, second = (measure_dependence(checkpoint) for _ in range(2))
     assert first == second
-    follow = first.measures["transplant_follow"].value
-    assert follow is not None
-    assert follow > 0.8
+    assert first.measures["transplant_follow"].value > 0.8
     full = (5,) * shared_pocket.context_length
     short = tuple(checkpoint.rollouts[0].prompt_tokens)
     texts = greedy_continue(shared_pocket, checkpoint.generator, [full, short], 4)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
+from tests.measurement.simulated import columns, flags
 
 from glasshouse.errors import MonitorError
-from glasshouse.measurement.columns import Columns, Scores
 from glasshouse.measurement.estimates import gmean2_values, rate_values, reliance_values
 from glasshouse.measurement.interventions.cot import early_answering, implied_changes, matches
 from glasshouse.measurement.rates import auroc, gmean2_parts, tabulate
@@ -29,23 +29,13 @@ BEHAVIOUR = [1] * 8 + [0] * 2 + [1] * 2 + [0] * 8
 FLAGGED = [1] * 6 + [0] * 2 + [1, 0] + [0] * 9 + [1]
 
 
-def columns(planted: Any, behaviour: Any) -> Columns:
-    return Columns(
-        problems=np.arange(len(planted)), planted=np.array(planted), behaviour=np.array(behaviour)
-    )
-
-
-def scores(flagged: Any) -> Scores:
-    return Scores(monitor="m", flagged=np.array(flagged))
-
-
 def reliance(planted: Sequence[int], behaviour: Sequence[int]) -> Measure:
     return reliance_values(columns(planted, behaviour)).measure
 
 
 def rate(name: str, behaviour: Any, flagged: Any, planted: Any = None) -> Measure:
     c = columns([1] * len(behaviour) if planted is None else planted, behaviour)
-    return rate_values(name, c, scores(flagged)).measure
+    return rate_values(name, c, flags(flagged)).measure
 
 
 def gmean2(planted: Any, behaviour: Any, flagged: Any) -> dict[str, float]:
@@ -54,7 +44,7 @@ def gmean2(planted: Any, behaviour: Any, flagged: Any) -> dict[str, float]:
 
 
 def pooled(planted: Any, behaviour: Any, flagged: Any) -> Measure:
-    return gmean2_values("gmean2", columns(planted, behaviour), scores(flagged)).measure
+    return gmean2_values("gmean2", columns(planted, behaviour), flags(flagged)).measure
 
 
 def counts(measure: Measure) -> tuple[float | None, int, int]:
@@ -219,12 +209,13 @@ def test_a_threshold_holds_its_false_positive_rate_on_its_split(levels: int) -> 
 
 @pytest.mark.parametrize("bad", [[0, 2], [0.5, 1], [[0, 1]], ["no", "yes"]])
 def test_invalid_labels_are_rejected(bad: list[object]) -> None:
-    with pytest.raises(MonitorError, match="each 0 or 1"):
-        rate("disclosure", bad, [0, 1])
-    with pytest.raises(MonitorError, match="behaviour has 2"):
-        rate("disclosure", [0, 1], [0])
-    with pytest.raises(MonitorError, match="flagged"):
-        rate("disclosure", [0, 1], [0, 2])
+    for named, behaviour, flagged in (
+        ("each 0 or 1", bad, [0, 1]),
+        ("behaviour has 2", [0, 1], [0]),
+        ("flagged", [0, 1], [0, 2]),
+    ):
+        with pytest.raises(MonitorError, match=named):
+            tabulate([1] * len(flagged), behaviour, flagged)
 
 
 # --- ablations -----------------------------------------------------------------------------------

@@ -262,16 +262,6 @@ def test_a_judge_that_does_not_answer_is_an_error_and_never_measured_before(
     assert capsys.readouterr().out.count("measured before") == 2
 
 
-def test_an_endpoint_that_refuses_exits_with_2_and_names_the_model(
-    run: Path, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.script = [status(400)]
-    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    options = ["--monitor", f"judge:{url}", "--judge-model", "tiny", "--behaviour", "It guesses."]
-    assert main(["monitor", str(run), "--problems", "4", *options]) == 2
-    assert "tiny" in capsys.readouterr().err
-
-
 def test_a_saved_monitor_is_refused_on_problems_it_was_fitted_on(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
