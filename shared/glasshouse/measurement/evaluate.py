@@ -50,6 +50,13 @@ if TYPE_CHECKING:
 
 UNGRADED_KEYS = ("task", "problems", "truncated", "length", "reading")
 """Results that do not depend on whether answers were read."""
+GRADES = {
+    "accuracy": "correct",
+    "lenient": "lenient",
+    "strict": "strict",
+    "format": "has_answer_tag",
+}
+"""Rates of greedy answers, and the fields of a grade."""
 RUN_KEYS = ("seed", "threads", "imports", "task", "chat", "generate", "reward", "evaluate")
 """Keys of a run's configuration that an evaluation depends on."""
 
@@ -273,29 +280,27 @@ def evaluate_policy(
         raise ConfigError("There is nothing to evaluate on: evaluate.problems is 0.")
     config, task = collector.config, collector.task
 
-    def collect(
-        problems: Sequence[Problem], split: str, samples: int, temperature: float
-    ) -> list[Group]:
-        sampling = SamplingParams(
-            max_tokens=config.generate.max_tokens,
-            temperature=temperature,
-            stop=config.generate.stop,
-        )
+    def collect(problems: Sequence[Problem], arm: str, samples: int, heat: float) -> list[Group]:
+        limit, stop = config.generate.max_tokens, config.generate.stop
         return collector.collect(
-            problems, step=step, split=split, samples=samples,
-            sampling=sampling, check_interrupt=check_interrupt,
-        )  # fmt: skip
+            problems,
+            step=step,
+            split=f"validation/{arm}",
+            samples=samples,
+            sampling=SamplingParams(max_tokens=limit, temperature=heat, stop=stop),
+            check_interrupt=check_interrupt,
+        )
 
     samples = config.evaluate.samples
-    greedy = collect(validation, "validation/greedy", 1, 0)
-    sampled = collect(validation, "validation/sampled", samples, 1) if samples else []
+    greedy = collect(validation, "greedy", 1, 0)
+    sampled = collect(validation, "sampled", samples, 1) if samples else []
     results = summarize_groups(greedy, sampled)
     rollouts = [r for group in greedy + sampled for r in group]
     if isinstance(task, Organism) and samples:
         arms = [
             rollout
             for arm, problems in problems_by_arm(task, validation).items()
-            for group in collect(problems, f"validation/{arm}", samples, 1)
+            for group in collect(problems, arm, samples, 1)
             for rollout in group
         ]
         columns = label_rollouts(arms, task)
@@ -326,17 +331,12 @@ def summarize_groups(greedy: Sequence[Group], sampled: Sequence[Group]) -> dict[
     answers, both with the configured answer parser."""
     firsts = [group[0] for group in greedy]
     results: dict[str, Any] = {"problems": len(firsts), **sampled_rate(sampled)}
-    results |= {
-        **rate_with_interval("accuracy", [r.grade.correct for r in firsts]),
-        **rate_with_interval("lenient", [r.grade.lenient for r in firsts]),
-        **rate_with_interval("strict", [r.grade.strict for r in firsts]),
-        **rate_with_interval("format", [r.grade.has_answer_tag for r in firsts]),
-        "truncated": statistics.fmean(
-            r.completion.finish_reason is FinishReason.LENGTH for r in firsts
-        ),
-        "length": statistics.fmean(r.completion.length for r in firsts),
-        **summarize_partial_credit(firsts),
-    }
+    for name, field in GRADES.items():
+        results |= rate_with_interval(name, [getattr(r.grade, field) for r in firsts])
+    cut = [r.completion.finish_reason is FinishReason.LENGTH for r in firsts]
+    results["truncated"] = statistics.fmean(cut)
+    results["length"] = statistics.fmean(r.completion.length for r in firsts)
+    results |= summarize_partial_credit(firsts)
     if sampled:
         n, rollouts = len(sampled[0]), [r for group in sampled for r in group]
         correct = [sum(r.grade.correct for r in group) for group in sampled]

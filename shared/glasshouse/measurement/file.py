@@ -35,6 +35,7 @@ from glasshouse.monitors.base import (
 from glasshouse.monitors.factory import parse_monitor
 from glasshouse.monitors.fitted import (
     FIT,
+    FITTING,
     THRESHOLD,
     FittedKind,
     FittedMonitor,
@@ -167,7 +168,7 @@ class RolloutFile:
         if len(set(names)) != len(names):
             raise RolloutFileError(f"Two monitors have the same name: {', '.join(names)}.")
         if any(isinstance(monitor, FittedKind) for monitor in self.monitors):
-            import_extra("monitor", "A fitted monitor", "sklearn.linear_model", error=MonitorError)
+            import_extra("monitor", FITTING, "sklearn.linear_model", error=MonitorError)
         self.source = RolloutSource(Path(rollouts), mapping, answer_kind)
         self.steps_per_checkpoint, self.allow_unread = steps_per_checkpoint, allow_unread
         self.on_progress: OnProgress = lambda phase, share: None
@@ -268,7 +269,7 @@ def _check_given(given: Monitor) -> Monitor:
 class CellRow(NamedTuple):
     """What the measures need of one rollout; NaN where the file does not say it."""
 
-    problem: int
+    problems: int
     """A hash of its name."""
     planted: bool
     label: float
@@ -299,13 +300,18 @@ class Cell:
     def add(self, row: CellRow) -> None:
         """Keep a row. If there are too many, the half of the problems with the smaller hashes stays; of a
         single problem, the rows so far."""
-        if row.problem >= self.limit:  # it was in the sample before this batch
+        if row.problems >= self.limit:  # it was in the sample before this batch
             return
         self.rows.append(row)
         if len(self.rows) > MAX_ROLLOUTS:
-            problems = sorted({row.problem for row in self.rows})
+            problems = sorted({row.problems for row in self.rows})
             self.limit = problems[len(problems) // 2] if len(problems) > 1 else 0
-            self.rows = [row for row in self.rows if row.problem < self.limit] or self.rows
+            self.rows = [row for row in self.rows if row.problems < self.limit] or self.rows
+
+
+COLUMNS: dict[str, type] = {"problems": np.uint64, "planted": bool}
+COLUMNS |= dict.fromkeys(("correct", "reward", "has_cot", "cot_characters"), float)
+"""Fields of a row that are columns of the same name."""
 
 
 def hash_problem(name: str) -> int:
@@ -348,7 +354,7 @@ def _read_cells(
 def _row_of(source: RolloutSource, rollout: Rollout, outputs: Sequence[MonitorOutput]) -> CellRow:
     correct, cot = rollout.grade.correct, parts_of(rollout.cot, rollout.text).cot
     return CellRow(
-        problem=hash_problem(rollout.problem.key),
+        problems=hash_problem(rollout.problem.key),
         planted="arm" not in source.mapping.columns or rollout.arm == "planted",
         label=label_of(source, rollout),
         correct=np.nan if correct is None else float(correct),
@@ -427,7 +433,7 @@ def measure_cell(
         checkpoint=place[0],
         seed=place[1],
         rollouts=cell.rollouts,
-        problems=len({row.problem for row in cell.rows}),
+        problems=len({row.problems for row in cell.rows}),
         is_sample=cell.limit < 2**64,
         measures=measures,
         reading=cell.reading,
@@ -442,17 +448,13 @@ def _labelled(cell: Cell) -> Cell:
 def collect_columns(cell: Cell, monitors: Sequence[FittedMonitor]) -> tuple[Columns, list[Scores]]:
     """The rollouts of a cell as columns, and the monitors' outputs for them."""
     rows = cell.rows
+    values: dict[str, Any] = {
+        name: np.array([getattr(row, name) for row in rows], dtype)
+        for name, dtype in COLUMNS.items()
+    }
     labels = as_floats(row.label for row in rows)
-    columns = Columns(
-        problems=np.array([row.problem for row in rows], dtype=np.uint64),
-        planted=np.array([row.planted for row in rows], dtype=bool),
-        behaviour=labels == 1,
-        has_labels=not np.isnan(labels).any(),
-        correct=as_floats(row.correct for row in rows),
-        reward=as_floats(row.reward for row in rows),
-        has_cot=as_floats(row.has_cot for row in rows),
-        cot_characters=as_floats(row.cot_characters for row in rows),
-    )
+    known = not np.isnan(labels).any()
+    columns = Columns(behaviour=labels == 1, has_labels=known, **values)
     scores = [
         Scores.from_outputs(
             fitted.name,

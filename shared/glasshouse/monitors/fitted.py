@@ -13,7 +13,6 @@ but not the answer, so the state cannot contain the answer.
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from collections import Counter
@@ -27,7 +26,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from glasshouse import randomness
-from glasshouse.errors import MonitorError, install_command
+from glasshouse.errors import MonitorError, import_extra
 from glasshouse.files import write_json
 from glasshouse.monitors.base import Monitor, MonitorOutput, Scope, View
 from glasshouse.tasks.answers import split_completion
@@ -50,6 +49,7 @@ BATCH_SIZE = 64
 FIT, THRESHOLD = "fit", "threshold"
 """What the rollouts of a problem are used for."""
 FILE = "monitor.json"
+FITTING = "A fitted monitor"
 _TOKEN = re.compile(r"[^\W\d]+|\d|[^\w\s]|_")
 """A word, a digit or a symbol. Digits are separate, because numbers are too many to memorise."""
 
@@ -269,20 +269,10 @@ def threshold_at_fpr(benign: Sequence[float], fpr: float = FPR) -> float:
 
 def _fit_logistic_regression(features: Any, labels: Bools, c: float) -> tuple[Floats, float]:
     """Weights and bias of a class-balanced logistic regression; `c` is scikit-learn's `C`."""
-    linear_model = _import_for_fitting("sklearn.linear_model")
+    (linear_model,) = import_extra("monitor", FITTING, "sklearn.linear_model", error=MonitorError)
     model = linear_model.LogisticRegression(C=c, max_iter=2000, class_weight="balanced")
     model.fit(features, labels)
     return np.asarray(model.coef_[0], dtype=np.float64), float(model.intercept_[0])
-
-
-def _import_for_fitting(module: str) -> Any:
-    """Imports a module of scikit-learn, or of scipy, which it installs. Scoring needs neither."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise MonitorError(
-            f"Fitting a monitor needs scikit-learn: {install_command('monitor')}"
-        ) from None
 
 
 # --- n-grams -------------------------------------------------------------------------------------------
@@ -314,7 +304,8 @@ def fit_ngram_weights(
     vocabulary = {gram: column for column, gram in enumerate(sorted(frequent[:MAX_FEATURES]))}
     pairs = [(r, vocabulary[g]) for r, row in enumerate(grams) for g in row if g in vocabulary]
     rows, columns = np.array(sorted(pairs)).T
-    features = _import_for_fitting("scipy.sparse").csr_array(
+    (sparse,) = import_extra("monitor", FITTING, "scipy.sparse", error=MonitorError)
+    features = sparse.csr_array(
         (np.ones(len(rows)), (rows, columns)), shape=(len(grams), len(vocabulary))
     )
     weights, bias = _fit_logistic_regression(features, labels, c=1.0)

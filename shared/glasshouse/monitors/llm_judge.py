@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from glasshouse.errors import MonitorError, install_command
+from glasshouse.errors import MonitorError, import_extra
 from glasshouse.files import write_json
 from glasshouse.monitors.base import MonitorOutput, Scope, View
 
@@ -261,10 +261,4 @@ def parse_reply(text: str) -> JudgeReply:
 
 
 def _import_openai() -> Any:
-    try:
-        import openai
-    except ImportError:
-        raise MonitorError(
-            f"An LLM judge needs the package openai: {install_command('judge')}"
-        ) from None
-    return openai
+    return import_extra("judge", "An LLM judge", "openai", error=MonitorError)[0]
