@@ -136,27 +136,26 @@ class ProcessPool:
                 worker = busy[connection]
                 run = worker.run
                 assert run
+                name = f"The run {run.name} ({run.base})"
                 try:
                     kind, value = worker.connection.recv()
                 except (EOFError, OSError):
                     self.workers.remove(worker)
-                    crashes[run.path] += 1
-                    kind, value = "restarted", worker.describe_crash()
+                    crash = worker.describe_crash()
                     worker.close()
+                    crashes[run.path] += 1
+                    if crashes[run.path] == MAX_CRASHES:
+                        raise RunError(
+                            f"{name} failed: {crash}, {MAX_CRASHES} times. Run the same command to resume "
+                            "from its last checkpoint; if memory ran out, use a smaller --jobs."
+                        ) from None
                     waiting.appendleft(run)
-                name = f"The run {run.name} ({run.base})"
+                    yield PoolEvent(run, "restarted", f"{name}: {crash}; resuming it in a new one.")
+                    continue
+                if kind in ("finished", "failed"):
+                    worker.run = None
                 if kind == "failed":
-                    worker.run = None
                     raise RunError(f"{name}{value}")
-                if kind == "restarted" and crashes[run.path] == MAX_CRASHES:
-                    raise RunError(
-                        f"{name} failed: {value}, {MAX_CRASHES} times. Run the same command to resume "
-                        "from its last checkpoint; if memory ran out, use a smaller --jobs."
-                    )
-                if kind == "restarted":
-                    value = f"{name}: {value}; resuming it in a new one."
-                elif kind == "finished":
-                    worker.run = None
                 yield PoolEvent(run, kind, value)
 
     def _idle_worker(self) -> _Worker | None:
