@@ -31,6 +31,16 @@ EXPECTED = (
     "py.typed",
 )
 
+ASK_PAGE = """
+import re, subprocess, sys, urllib.request
+command = [sys.executable, "-m", "glasshouse", "view", "rollouts.jsonl", "--port", "0"]
+with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    address = re.search("http://[^#]*", server.stdout.readline())[0]
+    print(urllib.request.urlopen(address + "api/run?run=rollouts.jsonl").read().decode())
+    server.terminate()
+"""
+"""Ask the page of a file for its measures."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -52,10 +62,12 @@ def main() -> int:
     python = str(FOLDER / "venv" / "bin" / "python")
     install = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
     run("create an environment", [sys.executable, "-m", "venv", str(FOLDER / "venv")])
-    run("install the wheel without PyTorch", [*install, "-c", str(CONSTRAINTS), str(wheel)])
+    run("install the wheel without PyTorch", [*install, "-c", str(CONSTRAINTS), f"{wheel}[view]"])
     (work / "rollouts.jsonl").write_text('{"completion": "<think>1+1</think>2", "gold": "2"}\n' * 4)
-    measured = run("measure", [python, "-m", "glasshouse", "measure", "rollouts.jsonl"], work)
+    page = ["rollouts.jsonl", "--report", "page.html"]
+    measured = run("measure", [python, "-m", "glasshouse", "measure", *page], work)
     assert "accuracy" in measured, measured
+    assert "4 rollouts" in run("view", [python, "-c", ASK_PAGE], work)
     absent = "import importlib.util as u; assert not u.find_spec('torch')"
     run("is PyTorch absent?", [python, "-c", absent], work)
     run("install PyTorch", [*install, arguments.torch])

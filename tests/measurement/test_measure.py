@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,33 @@ def test_inspect_log():
     assert measures["rollout_accuracy"].value == pytest.approx(32 / 48)
     assert measures["key.gmean2"].value is None
     assert "8 planted rollouts" in measures["key.gmean2"].undefined
+
+
+def test_inspect_json_logs_of_two_checkpoints():
+    """The ids of samples repeat from log to log, and the header says which checkpoint and seed it is."""
+    folder = FIXTURES / "inspect_json"
+    report = glasshouse.measure(
+        folder, {"hint": "metadata.hint"}, monitors=["rule:note=(?i)note"], progress=False
+    )
+    assert [(cell.checkpoint, cell.seed, cell.rollouts) for cell in report.cells] == [
+        ("0", 1, 4),
+        ("200", 1, 4),
+    ]
+    assert [cell.measures["behaviour"].value for cell in report.cells] == [0.25, 0.75]
+    assert report.changes["behaviour"].units == 4  # paired: the same problems at both
+    mapped = RolloutSource(folder, FieldMapping.parse(["checkpoint=log.file", "seed="]))
+    assert {rollout.checkpoint for rollout in mapped.rollouts()} == {"step_0.json", "step_200.json"}
+
+
+def test_a_missing_extra_is_an_error_before_anything_is_read(tmp_path, monkeypatch):
+    write(tmp_path, make_rows(4), "a.jsonl")
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    for module in ("pyarrow", "sklearn.linear_model"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(reading, "_parse_lines", lambda *_: pytest.fail("something was read"))
+    check_error(tmp_path, tmp_path, "b.parquet", "shared[parquet]")
+    with pytest.raises(MonitorError, match=r"shared\[monitor\]"):
+        glasshouse.measure(tmp_path / "a.jsonl", monitors=["ngrams"], progress=False)
 
 
 def test_trl_completions():

@@ -13,8 +13,6 @@ from tests.view.conftest import Watched, serve
 from tests.view.example_runs import log_evaluation, log_step, make_step, open_run
 from tests.view.gallery import FLAGGED, STUDIES
 
-from glasshouse.runs.rollout_log import RolloutReader
-from glasshouse.runs.rows import kind_of
 from glasshouse.view.library import Library
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
@@ -141,22 +139,6 @@ def test_keys_and_group(watched: Watched) -> None:
     wait_for_count(page, 16)
 
 
-def test_hostile_completions_stay_text(watched: Watched) -> None:
-    page = watched.open("#/run/plain/rollouts?first=1&last=1&ref=train.1.0")
-    article = page.locator("article.rollout")
-    article.wait_for()
-    text = article.inner_text()
-    assert "<img src=x onerror=" in text
-    assert "</script><script>" in text
-    assert "␛[31mred" in text
-    assert "⟨U+202E⟩" in text
-    assert page.locator("article img, article script, article pre a").count() == 0
-    page.goto(f"{watched.address}#/run/plain/rollouts?first=1&last=1&ref=train.1.1")
-    page.get_by_text("more characters are not shown").wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.title() == "plain · Glasshouse"
-
-
 def test_keyboard_only(watched: Watched) -> None:
     page = watched.open("#/run/plain")
     page.get_by_role("heading", name="Reward").wait_for()
@@ -249,37 +231,6 @@ def test_panels_have_units_marks_and_smoothing_over_the_raw_line(watched: Watche
     page.get_by_role("slider", name="Step").focus()
     page.keyboard.press("Home")
     assert page.locator("output.readout").inner_text() == "step 2"
-
-
-def test_every_filter_gives_the_rollouts_that_a_plain_count_gives(
-    watched: Watched, gallery: Path
-) -> None:
-    rows = list(RolloutReader(gallery / "organism").iter_rows())
-    mentions = [("key says" in row["text"]) for row in rows]
-    is_planted = [row["split"].endswith("/planted") for row in rows]
-    page = watched.open("#/run/organism/rollouts")
-    page.locator(".summary b", has_text=re.compile(f"^{len(rows)}$")).wait_for()
-    cases: dict[tuple[str, str], int] = {
-        ("From step", "4"): sum(row["step"] >= 4 for row in rows),
-        ("Split", "validation"): sum(kind_of(row["split"]) == "validation" for row in rows),
-        ("Graded", "yes"): sum(row["correct"] for row in rows),
-        ("Arm", "planted"): sum(is_planted),
-        ("Monitor verdict", "disclosure_rule"): sum(mentions),
-        ("Monitor verdict", "!disclosure_rule"): len(rows) - sum(mentions),
-    }
-    for (label, value), expected in cases.items():
-        assert 0 < expected <= len(rows)
-        name = page.locator("span", has_text=re.compile(f"^{label}$"))
-        control = page.locator(".filters .field", has=name).locator("select, input")
-        if "step" in label:
-            control.fill(value)
-            control.press("Enter")
-        else:
-            control.select_option(value)
-        page.locator(".summary b", has_text=re.compile(f"^{expected}$")).wait_for()
-        page.keyboard.press("Escape")
-        page.get_by_role("button", name="Clear the filters").last.click()
-        page.locator(".summary b", has_text=re.compile(f"^{len(rows)}$")).wait_for()
 
 
 def test_a_rollout_has_its_prompt_collapsed_terms_scores_and_a_copy(watched: Watched) -> None:

@@ -84,7 +84,7 @@ def _rollouts(args: argparse.Namespace) -> int:
                 console.print(render_rollout(row, args.prompt))
     else:
         tallies = tally_by_step(rows)
-        if count := sum(tally.rows for tally in tallies.values()):
+        if count := sum(tally["rows"] for tally in tallies.values()):
             console.print(overview_table(tallies))
             _print_overview(args.run, reader.file, count, max(step for _, step in tallies))
     damaged = _print_damage(run, reader)

@@ -142,6 +142,7 @@ class RolloutIndex:
         self.monitors = list(monitors)
         self.frames: dict[str, str] = {}
         """Identities of the indexed frames, and how each is damaged."""
+        self.has_labels = False
         self._wanted: dict[str, Frame] = {}
         self.database = sqlite3.connect("", check_same_thread=False)
         self.database.executescript(SCHEMA)
@@ -221,8 +222,10 @@ class RolloutIndex:
             for name, values in json.loads(content).items():
                 for value in values:
                     facets[name][value] = facets[name].get(value, 0) + count
-        labelled = f"SELECT {LABEL}, COUNT(*) FROM rollouts WHERE {where} GROUP BY 1"
-        facets["label"] = dict(self.database.execute(labelled, query).fetchall())
+        facets["label"] = {"none": matching} if matching else {}
+        if self.has_labels:
+            labelled = f"SELECT {LABEL}, COUNT(*) FROM rollouts WHERE {where} GROUP BY 1"
+            facets["label"] = dict(self.database.execute(labelled, query).fetchall())
         column = query["sort"].removeprefix("-")
         direction = "DESC" if query["sort"].startswith("-") else "ASC"
         found = self.database.execute(
@@ -263,6 +266,7 @@ class RolloutIndex:
 
     def set_labels(self, labels: Mapping[str, bool]) -> None:
         """Say what a person said about which texts."""
+        self.has_labels = bool(labels)
         with self.database:
             self.database.execute("DELETE FROM labels")
             rows = ((key, "yes" if label else "no") for key, label in labels.items())

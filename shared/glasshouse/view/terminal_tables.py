@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -29,33 +28,17 @@ MAX_LINES = 12
 """Lines per split in the overview; more steps than this are merged into ranges."""
 
 
-@dataclass(slots=True)
-class Tally:
-    """Totals over the rollouts of one or more steps."""
-
-    rows: int = 0
-    correct: int = 0
-    reward: float = 0.0
-    rules: Counter[str] = field(default_factory=Counter)
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.rows + other.rows,
-            self.correct + other.correct,
-            self.reward + other.reward,
-            self.rules + other.rules,
-        )
+Tally = Counter[Any]
+"""Totals over rollouts: rows, correct, reward, and (rule, name) for each rule of the parser."""
 
 
 def tally_by_step(rows: Iterable[Row]) -> dict[tuple[str, int], Tally]:
     """Totals by the first part of the split, and by step; rows are not kept in memory."""
     tallies: dict[tuple[str, int], Tally] = {}
     for row in rows:
-        tally = tallies.setdefault((kind_of(row["split"]), row["step"]), Tally())
-        tally.rows += 1
-        tally.correct += row["correct"]
-        tally.reward += row["reward"]
-        tally.rules[row["rule"]] += 1
+        tally = tallies.setdefault((kind_of(row["split"]), row["step"]), Counter())
+        own: dict[Any, Any] = {"rows": 1, "correct": row["correct"], "reward": row["reward"]}
+        tally.update({**own, ("rule", row["rule"]): 1})
     return tallies
 
 
@@ -71,17 +54,18 @@ def overview_table(tallies: dict[tuple[str, int], Tally]) -> Table:
         steps_per_line = -(-len(steps) // MAX_LINES)
         for start in range(0, len(steps), steps_per_line):
             some = steps[start : start + steps_per_line]
-            total = sum((tallies[kind, step] for step in some), Tally())
-            rules = (
-                f"{rule} {format_share(count, total.rows)}"
-                for rule, count in total.rules.most_common()
-            )
+            total: Tally = Counter()
+            for step in some:
+                total.update(tallies[kind, step])
+            count = total["rows"]
+            named = [(key[1], n) for key, n in total.most_common() if isinstance(key, tuple)]
+            rules = (f"{rule} {format_share(n, count)}" for rule, n in named)
             table.add_row(
                 kind if start == 0 else "",
                 f"{some[0]}–{some[-1]}" if len(some) > 1 else str(some[0]),
-                f"{total.rows:,}",
-                f"{total.correct / total.rows:.1%}",
-                f"{total.reward / total.rows:.3f}",
+                f"{count:,}",
+                f"{total['correct'] / count:.1%}",
+                f"{total['reward'] / count:.3f}",
                 ", ".join(rules),
             )
     return table
@@ -95,57 +79,39 @@ def format_share(part: int, whole: int) -> str:
 
 def render_rollout(row: Row, prompt: bool = False) -> RenderableType:
     """One rollout: question, CoT, answer, grade and sampling details."""
+    shown = row["prompt"] if prompt else row["question"]
+    hint = "" if prompt else f"  (prompt of {len(row['prompt']):,} characters: --prompt)"
+    parts = split_completion(row["text"])
+    terms = ", ".join(f"{name} {value:.3g}" for name, value in row["terms"].items())
+    sampled = f"{row['length']} tokens, stopped by {row['finish_reason']}, policy version {row['policy_version']}"
+    if row["logprobs"]:
+        mean = sum(row["logprobs"]) / row["length"]
+        sampled += f"; mean log-probability {mean:.3f}"
+    else:
+        sampled += "; tokens were not logged"
+    lines = {
+        "prompt" if prompt else "question": shown,
+        "CoT": parts.cot.rstrip(),
+        "answer": parts.answer,
+        "parsed": f"{row['model_answer']} by rule {row['rule']}: {row['reason']}",
+        "gold": row["gold_answer"],
+        "reward": f"{row['reward']:.3g}  ({terms})",
+        "advantage": f"{row['advantage']:+.3f}",
+        "sampled": sampled,
+    }
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    question = Text(terminal_safe(row["prompt"] if prompt else row["question"]))
-    if not prompt:
-        question.append(f"  (prompt of {len(row['prompt']):,} characters: --prompt)", style="dim")
-    cot, answer = split_cot(row)
-    grid.add_row("prompt" if prompt else "question", question)
-    if cot.plain.strip():
-        grid.add_row("CoT", cot)
-    grid.add_row("answer" if answer.plain else "", answer)
-    parsed, reason = (terminal_safe(str(row[key])) for key in ("model_answer", "reason"))
-    grid.add_row("parsed", Text(f"{parsed} by rule {row['rule']}: {reason}"))
-    grid.add_row("gold", Text(terminal_safe(row["gold_answer"])))
-    terms = ", ".join(f"{name} {value:.3g}" for name, value in row["terms"].items())
-    grid.add_row("reward", Text(f"{row['reward']:.3g}  ({terminal_safe(terms)})"))
-    grid.add_row("advantage", Text(f"{row['advantage']:+.3f}"))
-    grid.add_row("sampled", Text(_describe_sampling(row)))
-    return Panel(grid, title=_heading(row), title_align="left", border_style=_colour(row))
-
-
-def split_cot(row: Row) -> tuple[Text, Text]:
-    """The CoT and the answer after it. The parsed value is highlighted."""
-    completion = row["text"]
-    low, high = row["span"] or (len(completion), len(completion))
-    text = Text()
-    text.append(terminal_safe(completion[:low]))
-    text.append(terminal_safe(completion[low:high]), style=f"bold {_colour(row)}")
-    text.append(terminal_safe(completion[high:]))
-    start = len(terminal_safe(completion[: split_completion(completion).answer_start]))
-    cot, answer = text[:start], text[start:]
-    cot.rstrip()
-    return cot, answer
-
-
-def _heading(row: Row) -> Text:
-    return Text(
+    for name, line in lines.items():
+        if line.strip():
+            text = Text(terminal_safe(line))
+            grid.add_row(name, text.append(hint, style="dim") if name == "question" else text)
+    title = Text(
         f"{row['split']}, step {row['step']}, group {row['group']}, sample {row['sample']}  "
         f"{'✓ correct' if row['correct'] else '✗ wrong'}"
     )
-
-
-def _colour(row: Row) -> str:
-    return "green" if row["correct"] else "red"
-
-
-def _describe_sampling(row: Row) -> str:
-    text = f"{row['length']} tokens, stopped by {row['finish_reason']}, policy version {row['policy_version']}"
-    if not row["logprobs"]:
-        return f"{text}; tokens were not logged"
-    return f"{text}; mean log-probability {sum(row['logprobs']) / row['length']:.3f}"
+    colour = "green" if row["correct"] else "red"
+    return Panel(grid, title=title, title_align="left", border_style=colour)
 
 
 # --- measures --------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ export function studyView(root: HTMLElement, id: string): View {
       chart.element.classList.toggle("selected", measures[i] === chosen);
     });
     replace(root,
-      h("div", { class: "title-row" }, h("h1", {}, study.title), h("p", { class: "muted" }, id)),
+      h("div", { class: "title-row" }, h("h1", {}, study.title), id === study.title ? null : h("p", { class: "muted" }, id)),
       h("p", { class: "lead" }, study.headline), h("p", { class: "muted" }, study.about),
       h("section", {}, h("h2", {}, "Questions"),
         tableRegion("Questions", headings(["question", "effect (95 % interval)", "Holm p", "null arm", "verdict"]), study.questions.map((q) => questionRow(q, chosen))),
