@@ -129,16 +129,6 @@ def test_failures_in_a_row_end_the_run_with_the_output_of_the_process() -> None:
     assert [e["cause"] for e in events if e["kind"] == "fault"] == ["process_died"] * 3
 
 
-def test_a_chunk_with_wrong_weights_is_generated_again_by_a_new_process() -> None:
-    replies = [(GOOD, b"wrong"), ProcessDied("it ended"), (GOOD, b"right")]
-    result, events, spawns = run_supervisor(replies)
-    assert result == [GOOD]
-    assert spawns == 3
-    causes = [e["cause"] for e in events if e["kind"] == "fault"]
-    assert causes == ["invalid_reply", "process_died"]
-    assert [e["kind"] for e in events].count("respawn") == 2
-
-
 # --- the learner ---------------------------------------------------------------------------------
 
 

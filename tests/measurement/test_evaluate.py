@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.rollout.test_penalties import make_rollout
@@ -13,9 +12,7 @@ from tests.rollout.test_penalties import make_rollout
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
-from glasshouse.learn.learner import Learner
 from glasshouse.measurement.evaluate import evaluate_model, summarize_partial_credit
-from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.measurement.reading import count_unread, describe_reading
 from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.base import make_task
@@ -27,23 +24,6 @@ SMALL = [
     f"model={MOCK}", "evaluate.problems=6", "evaluate.samples=2", "generate.max_tokens=32",
     "monitor.problems=4", "data.groups_per_step=2", "generate.group_size=2",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def no_learner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the construction of a learner an error: it holds the optimizer and the reference model."""
-
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise AssertionError("a learner was constructed")
-
-    monkeypatch.setattr(Learner, "__init__", refuse)
-
-
-@pytest.mark.usefixtures("no_learner")
-def test_evaluating_a_model_constructs_no_learner() -> None:
-    results = evaluate_model(load_config([], SMALL))
-    assert results["problems"] == 6
-    assert {"accuracy", "pass_at_1", "pass_at_2", "strict", "levels"} <= results.keys()
 
 
 @pytest.mark.parametrize("parser", ["lenient", "strict"])
@@ -93,15 +73,6 @@ def test_unread_answers_to_a_file_leave_no_accuracy_unless_told(
     assert json.loads(capsys.readouterr().out)["reading"]["kinds"] == {"text": 12}
     assert main([*arguments, "task.options.kind=number"]) == 2
     assert "'A' is not a number" in capsys.readouterr().err
-
-
-def test_monitoring_a_checkpoint_constructs_no_learner(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    TrainingRun(load_config([], [*SMALL, "steps=1", f"out={tmp_path / 'run'}"])).train()
-    request.getfixturevalue("no_learner")
-    results = monitor_run(tmp_path / "run")
-    assert [entry["name"] for entry in results["checkpoints"]] == ["base", "step-000001"]
 
 
 def test_evaluation_equals_the_first_evaluation_of_a_run(tmp_path: Path) -> None:

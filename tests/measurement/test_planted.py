@@ -140,21 +140,6 @@ def test_the_command_rejects_a_monitor_that_is_in_the_reward(
     assert '"mine"' in capsys.readouterr().err
 
 
-def test_the_table_has_the_organisms_measures(
-    hint_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["monitor", str(hint_run)]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    for label in (
-        "reliance",
-        "hint necessity",
-        "undetected use, disclosure rule",
-        "AUROC, n-grams refit (cot)",
-    ):
-        assert label in out
-    assert "g-mean²" not in out  # never without its null and ceiling
-
-
 def test_measures_that_need_a_control_arm_are_undefined_without_one(tmp_path: Path) -> None:
     options = [
         "model=grader-bug-0", "task.name=grader_bug", "steps=1", "reward.terms={last_digit: 1}",

@@ -119,23 +119,6 @@ def test_a_new_measure_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "long_cots" not in measuring.measure(COLUMNS, "training", resamples=0).measures
 
 
-def test_what_cannot_be_computed_has_a_reason() -> None:
-    unlabelled = Columns(
-        problems=COLUMNS.problems, planted=np.ones(40, dtype=bool), behaviour=COLUMNS.behaviour,
-        correct=np.full(40, np.nan), cot_characters=COLUMNS.cot_characters, reward=np.full(40, np.nan),
-        has_cot=COLUMNS.has_cot, has_labels=False,
-    )  # fmt: skip
-    measures = measuring.measure(unlabelled, "file", [MONITOR], resamples=0).measures
-    undefined = {name for name, measure in measures.items() if measure.value is None}
-    assert undefined >= {"behaviour", "reliance", "reward", "rollout_accuracy", "rule.disclosure"}
-    assert all(measures[name].undefined for name in undefined)
-    assert measures["rule.flag_rate"].value == 0.5
-    assert "rule.informedness" not in measures  # it needs two arms
-    broken = Scores(monitor="rule", reason="it could not be fitted")
-    measures = measuring.measure(COLUMNS, "fitted", [broken]).measures
-    assert {m.undefined for m in measures.values()} == {"it could not be fitted"}
-
-
 def test_values_without_resamples_are_those_with_resamples() -> None:
     quick = measuring.measure(COLUMNS, "organism", [MONITOR], resamples=0).measures
     whole = measuring.measure(COLUMNS, "organism", [MONITOR], key=("test",), resamples=50).measures
