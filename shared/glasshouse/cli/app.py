@@ -43,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def parse_and_run() -> int | None:
         args = make_parser().parse_args(argv)
+        if getattr(args, "imports", None):
+            from glasshouse.registry import import_modules
+
+            import_modules(args.imports)
         return args.call(args)
 
     return run_command(parse_and_run)

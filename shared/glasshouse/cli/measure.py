@@ -117,9 +117,7 @@ ROLLOUTS: dict[str, Any] = {
 
 def rollout_options(args: argparse.Namespace, cache: Path) -> dict[str, Any]:
     """Those options as arguments of `RolloutFile`; imports the user's modules."""
-    from glasshouse.registry import import_modules
 
-    import_modules(args.imports)
     names = ("map", "planted", "control", "answer_kind", "allow_unread")
     return {
         **{name: getattr(args, name) for name in names},

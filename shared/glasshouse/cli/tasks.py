@@ -97,12 +97,10 @@ command_group(
 def _show(args: argparse.Namespace) -> int:
     from rich.markup import escape
 
-    from glasshouse.registry import import_modules
     from glasshouse.rollout.self_check import check_task
     from glasshouse.tasks.base import list_tasks, make_example_task, make_task
     from glasshouse.terminal import make_console
 
-    import_modules(args.imports)
     console, passed, options = make_console(), True, _read_options(args.options)
     for name in [args.task] if args.task else list_tasks():
         task = make_task(name, options) if options else make_example_task(name)
@@ -231,11 +229,9 @@ def _grade(args: argparse.Namespace) -> None:
     ],
 )
 def _generate(args: argparse.Namespace) -> None:
-    from glasshouse.registry import import_modules
     from glasshouse.tasks.problem_files import create_problem_file
     from glasshouse.tasks.streams import Split
 
-    import_modules(args.imports)
     options = _read_options(args.options)
     split, out = Split(args.split), Path(args.out)
     provenance = create_problem_file(

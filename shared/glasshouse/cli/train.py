@@ -241,10 +241,8 @@ def _eval(args: argparse.Namespace) -> None:
     ],
 )
 def _sft(args: argparse.Namespace) -> int:
-    from glasshouse.registry import import_modules
     from glasshouse.training.sft import sft
 
-    import_modules(args.imports)
     sizes = {"batch_size": args.batch_size, "save_every": args.save_every}
     try:
         result = sft(

@@ -54,7 +54,7 @@ class Display:
     def step(self, row: dict[str, Any], groups: list[Group]) -> None: ...
     def warn(self, message: str, kind: str = "") -> None: ...
     def log(self, message: str) -> None: ...
-    def print(self, *parts: str | tuple[str, str]) -> None: ...
+    def print(self, text: str, style: str = "", stamp: str = "") -> None: ...
     def resumed(self, step: int, path: Path) -> None: ...
     def end(self, summary: dict[str, Any]) -> None: ...
 
@@ -86,34 +86,26 @@ class TerminalDisplay(Display):
         space = "unbounded problem space" if size is None else count_noun(size, "problem")
         self.config, self.steps = config, config.steps
         self.print(
-            (config.task.name, "bold"),
-            f" ({config.task.style.value}, {space}), ",
-            (config.learn.algorithm, "bold"),
-            " on ",
-            (config.model, "bold"),
-            f" ({policy.model.num_parameters():,} parameters), seed {config.seed}",
+            f"{config.task.name} ({config.task.style.value}, {space}), {config.learn.algorithm} on {config.model} "
+            f"({policy.model.num_parameters():,} parameters), seed {config.seed}",
+            "bold",
         )
         if disclosure := policy.card.get("packaged_model", {}).get("disclosure"):
-            self.print((f"note: {disclosure}", "dim"))
+            self.print(f"note: {disclosure}", "dim")
         if found := task.describe():
-            self.print((found, "dim"))
+            self.print(found, "dim")
         elif config.task.options:
             options = ", ".join(f"{name} {value}" for name, value in config.task.options.items())
-            self.print((f"task options: {options}", "dim"))
+            self.print(f"task options: {options}", "dim")
         if effect := describe_system_message(policy.tokenizer, policy.chat):
-            command = ["glasshouse", "tasks", config.task.name, "--model", config.model]
-            self.print(
-                (
-                    f"note: the chat template of {config.model} {effect} "
-                    f"({shell_command(command)} shows the prompt)",
-                    "dim",
-                )
+            command = shell_command(
+                ["glasshouse", "tasks", config.task.name, "--model", config.model]
             )
-        batch = (
-            f"{count_noun(config.data.groups_per_step, 'problem')} × "
-            f"{count_noun(config.generate.group_size, 'sample')}"
-        )
-        self.print((f"{count_noun(config.steps, 'step')} of {batch} → {path}", "dim"))
+            note = f"note: the chat template of {config.model} {effect}"
+            self.print(f"{note} ({command} shows the prompt)", "dim")
+        problems = count_noun(config.data.groups_per_step, "problem")
+        samples = count_noun(config.generate.group_size, "sample")
+        self.print(f"{count_noun(config.steps, 'step')} of {problems} × {samples} → {path}", "dim")
         self.bar = self.progress.add_task("train", total=config.steps, line="")
 
     def __enter__(self) -> TerminalDisplay:
@@ -152,12 +144,13 @@ class TerminalDisplay(Display):
             first = groups[0][0]
             extracted = first.grade.extracted
             self._print_stamped(f"step {row['step']:>4}  {line}", "bold")
-            self.print((first.problem.question, "dim"))
+            self.print(first.problem.question, "dim")
             self.print(first.text)
             self.print(
-                ("correct", "green") if first.grade.correct else ("wrong", "red"),
-                f": {extracted.model_answer} (rule {extracted.rule.value}), reference answer "
-                f"{first.problem.gold_answer}, reward {first.grade.reward:+.2f}\n",
+                f"{'correct' if first.grade.correct else 'wrong'}: {extracted.model_answer} (rule "
+                f"{extracted.rule.value}), reference answer {first.problem.gold_answer}, reward "
+                f"{first.grade.reward:+.2f}\n",
+                "green" if first.grade.correct else "red",
             )
         elif is_printed:
             self.log(self.status)
@@ -197,18 +190,15 @@ class TerminalDisplay(Display):
         ):
             self.print(line)
 
-    def print(self, *parts: str | tuple[str, str]) -> None:
-        """Print one line of texts and (text, style) pairs."""
-        text = Text()
-        for part in parts:
-            content, style = (part, "") if isinstance(part, str) else part
-            text.append(terminal_safe(content), style)
-        self.console.print(text, soft_wrap=True)
+    def print(self, text: str, style: str = "", stamp: str = "") -> None:
+        """Print one line."""
+        line = Text.assemble((stamp, "dim"), (terminal_safe(text), style))
+        self.console.print(line, soft_wrap=True)
         self.heartbeat.postpone()
 
     def _print_stamped(self, message: str, style: str = "") -> None:
         """Print a line with the time of day."""
-        self.print((time.strftime("%H:%M:%S  "), "dim"), (message, style))
+        self.print(message, style, time.strftime("%H:%M:%S  "))
 
 
 def startup_banner(

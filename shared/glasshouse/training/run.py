@@ -138,7 +138,7 @@ class TrainingRun:
     def _train_in_directory(self) -> dict[str, Any]:
         config, path, display = self.config, self.directory.path, self.display
         display.start(config, path, self.policy, self.task)
-        display.print((f"computed by {self.computed_by}", "dim"))
+        display.print(f"computed by {self.computed_by}", "dim")
         provenance = {
             "config": config.model_dump(mode="json"),
             "versions": software_versions(),
