@@ -4,7 +4,7 @@
 
 Each product of the model is timed by itself in float32 with the shapes of the real computation (`rows` tokens at a
 time): the median of several calls, and the fastest. There are two yardsticks: `torch.mm`, and the faster of `torch.mm`
-and oneDNN for each product (`glasshouse.models.matmul`; gradients of weights are left to `torch.mm`).
+and oneDNN for each product (`glasshouse.models.linear`; gradients of weights are left to `torch.mm`).
 
 The share of GEMM speed that a phase reaches is the time of the products it needs, at these speeds, divided by its
 measured time. Needed is each token once: the start that all prompts share once per step, the rest of each prompt once,
@@ -26,7 +26,7 @@ import torch
 from transformers import AutoConfig
 
 from glasshouse.models.folders import locate_model
-from glasshouse.models.matmul import linear, pack_weight
+from glasshouse.models.linear import linear, pack_weight
 
 LEARNING_ROWS, GENERATION_ROWS = 1024, 128
 """Tokens per product: of a microbatch (`learn.microbatch_tokens`), and of a decoding step of 16 × 8."""

@@ -41,6 +41,10 @@ PROOFS = {
         1, "intervals of studies cover what they should, over bases and seeds",
         ("-m proofs.base_intervals",),
     ),
+    "kernel": Proof(
+        10, "the bits of a run for any threads, instructions of torch and kernel; no leak in 2,000 steps",
+        ("-m proofs.kernel_bits",),
+    ),
     "discovery": Proof(
         1, "a worker's discovery port with 200 half-open and 20 trickling clients",
         ("-m proofs.discovery_load",),

@@ -36,7 +36,7 @@ from glasshouse.distributed.monarch.backend import MonarchBackend
 from glasshouse.distributed.monarch.processes import ActorProcesses, local_host
 from glasshouse.distributed.monarch.supervision import ChunkTask, PendingChunks
 from glasshouse.errors import ConfigError, HostError, RunError
-from glasshouse.learn.learner_state import LearnerState
+from glasshouse.learn.learner import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.policy import Policy, load_policy
 from glasshouse.rollout.collector import Chunk, ChunkCompletions

@@ -26,8 +26,7 @@ from transformers import (
 
 from glasshouse.config.schema import LearnConfig
 from glasshouse.errors import RunError
-from glasshouse.learn.learner import Learner
-from glasshouse.learn.learner_state import LearnerState
+from glasshouse.learn.learner import Learner, LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.learn.sharded import ShardedLearner
 from glasshouse.models.adapters import add_adapters

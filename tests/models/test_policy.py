@@ -214,7 +214,7 @@ def test_scaled_rotary_embeddings_equal_transformers(tiny: Tiny, rotation: dict[
     assert llama.is_supported(policy.model)
     tokens = torch.randint(0, 250, (1, 100), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
-        weights = llama.fuse_weights(policy.model)
+        weights = llama.read_weights(policy.model)
         hidden, _ = llama.forward(weights, tokens)
         expected = policy.model(tokens).logits
         plain = tiny("llama").model(tokens).logits

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from glasshouse.config.schema import Config
 from glasshouse.generate.engines import LocalGeneration
-from glasshouse.learn.learner import Learner
-from glasshouse.learn.learner_state import LearnerState
+from glasshouse.learn.learner import Learner, LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.devices import resolve_device
 from glasshouse.models.policy import Policy

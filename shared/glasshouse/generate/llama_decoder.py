@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glasshouse.models import llama, matmul
-from glasshouse.models.adapters import unwrap_adapters
+from glasshouse.models import llama
+from glasshouse.models.linear import linear
 from glasshouse.models.llama import Cache
 from glasshouse.models.shared_prefix import count_common_tokens, forward_prompts
 
@@ -43,9 +43,7 @@ class LlamaDecoder:
 
     def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
         """`dtype` is that of the weights, the products and the cache, by default the model's."""
-        # The scale of the scores is folded into the queries once, instead of every score.
-        scale = unwrap_adapters(model).model.layers[0].self_attn.head_dim ** -0.5
-        self.w = llama.fuse_weights(model, dtype, query_scale=scale, pack=True)
+        self.w = llama.read_weights(model, dtype, pack=True)
         self.cos = self.sin = torch.empty(0, device=self.w.device)
         self.groups = self.group_size = 0
         self.length = 0  # filled positions of the cache
@@ -87,7 +85,7 @@ class LlamaDecoder:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits; float32 for a bfloat16 model: sampling needs the precision."""
-        logits = matmul.linear(hidden, self.w.head)
+        logits = linear(hidden, self.w.head)
         return logits.float() if logits.dtype == torch.bfloat16 else logits
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -100,7 +98,7 @@ class LlamaDecoder:
         lengths = torch.tensor([len(p) for p in prompts])
         common = count_common_tokens(prompts)
         self._start_grid(lengths, group_size, max_new_tokens, common)
-        last, start, rest = forward_prompts(w, prompts, common, scale=1.0)
+        last, start, rest = forward_prompts(w, prompts, common)
         empty = torch.empty(w.num_kv_heads, 0, w.head_dim, dtype=w.dtype, device=w.device)
         self.shared_prefix_cache: Cache = [(k[0], v[0]) for k, v in start] or [
             (empty, empty)
@@ -128,7 +126,9 @@ class LlamaDecoder:
             (heads * self.groups, rest_keys.flatten(0, 1), rest_values.flatten(0, 1)),
             (heads * rows, keys.flatten(0, 1)[:, filled], values.flatten(0, 1)[:, filled]),
         ]
-        q = self._fill_grid(q.unflatten(1, (heads, -1)).transpose(0, 1))  # (J, S, r, d)
+        q = self._fill_grid(
+            (q * dim**-0.5).unflatten(1, (heads, -1)).transpose(0, 1)
+        )  # (J, S, r, d)
         queries = q[0].numel() // dim  # S·r
         start, rest, own = (
             torch.bmm(q.view(count, -1, dim), part.mT).view(heads, queries, part.shape[1])

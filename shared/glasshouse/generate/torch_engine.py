@@ -62,13 +62,13 @@ class TorchGenerator:
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copies the learner's weights. If they are the policy's own tensors nothing is copied, but the
-        call is still required, since the engine holds some of them concatenated."""
+        call is still required, since the engine holds a packed copy."""
         self.policy.load_weights(weights)
         self.version = version
         self.free()
 
     def free(self) -> None:
-        """Frees the fused weights; the next call of `generate` fuses them again."""
+        """Frees the packed weights; the next call of `generate` packs them again."""
         self._decoder = self._kernel = None
 
     @torch.inference_mode()

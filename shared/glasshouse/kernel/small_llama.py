@@ -224,12 +224,15 @@ class SmallLlama:
 
         return self._map(run, range(len(tape.units)))
 
-    def split(self, flat: np.ndarray) -> dict[int, Tensor]:
-        """Gradients by the id of their parameter, from those of all weights."""
-        pieces = torch.from_numpy(flat).split([p.numel() for p in self.parameters])
-        return {
-            id(p): piece.view(p.shape) for p, piece in zip(self.parameters, pieces, strict=True)
-        }
+    def split(
+        self, flat: Tensor | None, parameters: Iterable[torch.nn.Parameter]
+    ) -> list[Tensor | None]:
+        """The gradients of these parameters, from those of all weights."""
+        if flat is None:
+            return [None for _ in parameters]
+        pieces = flat.split([p.numel() for p in self.parameters])
+        found = {id(p): x.view(p.shape) for p, x in zip(self.parameters, pieces, strict=True)}
+        return [found[id(p)] for p in parameters]
 
     def _prepare(self, temperature: float, positions: int) -> Any:
         """The model at this temperature, with rotations of at least so many positions, as an argument of the kernel."""

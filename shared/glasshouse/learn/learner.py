@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -22,9 +23,8 @@ import torch
 from torch import Tensor
 
 from glasshouse.config.schema import Config, LearnConfig
-from glasshouse.errors import RunError
+from glasshouse.errors import ModelError, RunError
 from glasshouse.kernel.small_llama import KernelAdamW, SmallLlama, clip_gradients
-from glasshouse.learn.learner_state import LearnerState, collect_tensors, restore_tensors
 from glasshouse.learn.losses import LossInputs, LossSettings, can_skip_zero_advantage, get_algorithm
 from glasshouse.learn.microbatches import (
     TrainingSample,
@@ -38,8 +38,8 @@ from glasshouse.models import llama
 from glasshouse.models.adapters import without_adapters
 from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.policy import Policy
-from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients, count_common_tokens
+from glasshouse.models.policy import Policy, check_tensor
+from glasshouse.models.shared_prefix import SharedPrefixes, count_common_tokens
 
 KL_ROWS = 16
 """Rows per step on which the KL divergence to the starting policy is measured for the metrics."""
@@ -47,6 +47,9 @@ LARGE_KL_EVERY = 10
 """Steps between two such measurements in large models, by default; small models measure every step."""
 KERNEL_ROWS = 8192
 """Tokens whose activations the kernel keeps at a time: about 16 KB each in a pocket model."""
+
+ADAPTER_KEY = "weight"
+"""Prefix of the adapter weights in `LearnerState.tensors`."""
 
 
 class StepSize(NamedTuple):
@@ -64,12 +67,26 @@ class GradientBlock(NamedTuple):
     microbatches: list[list[TrainingSample]]
 
 
+@dataclass(frozen=True, slots=True)
+class LearnerState:
+    """The state of a learner apart from the policy's weights: what a checkpoint saves."""
+
+    version: int
+    tensors: dict[str, Tensor]
+    """The optimizer's, as `exp_avg/<parameter>`, `exp_avg_sq/<parameter>` and `step/<parameter>`, and
+    adapters as `weight/<parameter>`. Empty if the learner is sharded."""
+    save_shards: Callable[[Path], None] | None = None
+    """Of a sharded learner: lets every rank write its parts of the tensors to the folder of a checkpoint."""
+    folder: Path | None = None
+    """Of a sharded learner that is restored: the checkpoint from which every rank reads its parts."""
+
+
 @dataclass(slots=True)
 class Gradients:
     """Loss, metrics and gradients of a block, or of several that were added up."""
 
     values: list[Tensor | None]
-    """One per trained parameter; None counts as zero."""
+    """One per trained parameter, or all in one array of the kernel; None counts as zero."""
     loss: float = 0.0
     logprob_diffs: list[Tensor] = field(default_factory=list)
     """Differences between the log-probabilities of sampler and learner, one per token, on the CPU."""
@@ -87,7 +104,10 @@ class Gradients:
             self.metric_sums[name] = self.metric_sums.get(name, 0.0) + value
 
     def add(self, other: Gradients) -> None:
-        add_gradients(self.values, other.values)
+        for n, gradient in enumerate(other.values):  # the first one becomes the sum
+            total = self.values[n]
+            if gradient is not None:
+                self.values[n] = gradient if total is None else total.add_(gradient)
         self.loss += other.loss
         self.logprob_diffs += other.logprob_diffs
         self.count_metrics(other.metric_sums)
@@ -139,6 +159,9 @@ class Learner:
         self.kernel: SmallLlama | None = None
         if not self.settings.entropy_coef and not self.transformers_forward:
             self.kernel = llama.open_kernel(policy.model, policy.dtype)
+        self.gradient_shapes = [p.shape for p in self.parameters]
+        if self.kernel:
+            self.gradient_shapes = [torch.Size([self.kernel.count])]
         has_both = self.kernel and self.reference is not None
         self.reference_kernel = llama.open_kernel(self.reference) if has_both else None
         fused = policy.device.type == "cpu" and not self.kernel  # one pass over memory
@@ -166,14 +189,41 @@ class Learner:
     def state(self) -> LearnerState:
         """What a checkpoint needs besides the policy's saved weights: the optimizer state, and
         adapters, which are merged into the saved weights."""
-        return LearnerState(self.version, collect_tensors(self.policy.model, self.optimizer))
+        tensors = {}
+        for name, parameter in trained_parameters(self.policy.model).items():
+            if hasattr(self.policy.model, "peft_config"):
+                tensors[f"{ADAPTER_KEY}/{name}"] = parameter.detach().cpu()
+            for key, value in self.optimizer.state[parameter].items():
+                tensors[f"{key}/{name}"] = value.cpu()
+        return LearnerState(self.version, tensors)
 
     def restore(self, state: LearnerState) -> None:
         """Continues from a state. Weights other than adapters must already be in the policy.
 
-        Raises if a tensor is missing, or has another shape or type than the parameter. A state of
-        version 0 has no optimizer tensors yet."""
-        restore_tensors(self.policy.model, self.optimizer, state)
+        Raises before anything is changed if a tensor is missing, unknown, or has another shape or type than the
+        parameter. A state of version 0 has no optimizer tensors yet."""
+        keys = ["exp_avg", "exp_avg_sq", "step"] if state.version else []
+        if hasattr(self.policy.model, "peft_config"):
+            keys.append(ADAPTER_KEY)
+        expected = {
+            f"{key}/{name}": (key, parameter)
+            for key in keys
+            for name, parameter in trained_parameters(self.policy.model).items()
+        }
+        for path, (key, parameter) in expected.items():
+            like = torch.zeros(()) if key == "step" else parameter
+            check_tensor(path, state.tensors.get(path), like)
+        if unknown := sorted(state.tensors.keys() - expected.keys()):
+            raise ModelError(f"The tensor {unknown[0]} belongs to no parameter of the model.")
+        self.optimizer.state.clear()
+        with torch.no_grad():
+            for path, (key, parameter) in expected.items():
+                value = state.tensors[path]
+                if key == ADAPTER_KEY:
+                    parameter.copy_(value)
+                else:  # AdamW keeps its step count on the CPU
+                    device = "cpu" if key == "step" else parameter.device
+                    self.optimizer.state[parameter][key] = value.to(device, copy=True)
         self.version = state.version
 
     def whole_tensors(self) -> Iterator[Tensor]:
@@ -204,13 +254,14 @@ class Learner:
 
     def compute_gradients(self, samples: list[TrainingSample], size: StepSize) -> Gradients:
         """The gradients of a step: those of its blocks, added up in fixed order."""
-        total = Gradients([None] * len(self.parameters))
+        total = Gradients([None] * len(self.gradient_shapes))
         if self.kernel:
             self.kernel.load()
         for gradients in self.differentiate_blocks(self.plan_blocks(samples), size):
             total.add(gradients)
         if self.kernel:
             total.round()
+            total.values = self.kernel.split(total.values[0], self.parameters)
         return total
 
     def apply_gradients(self, gradients: Sequence[Tensor | None], learning_rate: float) -> float:
@@ -281,42 +332,20 @@ class Learner:
         """The gradients of each group by the kernel; loss and metrics of all are in the first."""
         packed = [(group[0].prompt, [s.tokens for s in group]) for group in groups]
         samples = [sample for group in groups for sample in group]
-        lengths = np.array([len(s.tokens) for s in samples])
-        mask = np.arange(lengths.max()) < lengths[:, None]  # (R, T)
-
-        def pad(numbers: Sequence[float] | np.ndarray) -> Tensor:
-            table = np.zeros(mask.shape)
-            table[mask] = numbers
-            return torch.from_numpy(table)
-
+        lengths = torch.tensor([len(s.tokens) for s in samples])
+        mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (R, T)
         tape = kernel.logprobs(packed, self.temperature or 1.0)
-        logprobs = pad(np.concatenate(tape.logprobs)).requires_grad_()
+        logprobs = pad_numbers(mask, tape.logprobs, torch.float64).requires_grad_()
         reference = None
         if self.settings.kl_coef:
-            reference = pad(self._kernel_reference(packed))
-            if self.config.kl_tokens == "cot":
-                in_cot = cot_mask(self.policy, [s.tokens for s in samples])
-                reference = torch.where(in_cot, reference, logprobs.detach())
-        inputs = LossInputs(
-            logprobs=logprobs,
-            sampler_logprobs=pad([x for s in samples for x in s.sampler_logprobs]),
-            mask=torch.from_numpy(mask),
-            advantages=torch.tensor([s.advantage for s in samples], dtype=torch.float64),
-            reference_logprobs=reference,
-            rows=size.rows,
-            tokens=size.tokens,
-            max_tokens=self.max_tokens,
-            settings=self.settings,
-            extra=pad_extra(torch.from_numpy(mask), samples, self.algorithm.inputs),
-        )
+            reference = pad_numbers(mask, [self._kernel_reference(packed)], torch.float64)
+        inputs = self._complete_inputs(samples, size, mask, logprobs, reference)
         loss, sums = self.algorithm.loss(inputs)
         self._check_loss(loss.item())
         [grad] = torch.autograd.grad(loss, logprobs)
-        ends = np.cumsum([len(numbers) for numbers in tape.logprobs])[:-1]
-        by_group = np.split(grad.numpy()[mask].astype(np.float32), ends)
-        for n, flat in enumerate(kernel.gradients(tape, by_group)):
-            values = kernel.split(flat)
-            result = Gradients([values[id(p)] for p in self.parameters])
+        by_group = grad[mask].float().split([len(numbers) for numbers in tape.logprobs])
+        for n, flat in enumerate(kernel.gradients(tape, [part.numpy() for part in by_group])):
+            result = Gradients([torch.from_numpy(flat)])
             if n == 0:
                 result.count_loss(loss, sums, inputs)
             yield result
@@ -375,21 +404,35 @@ class Learner:
         reference = None
         if self.settings.kl_coef:
             reference = self._reference_logprobs(pairs, batch, reference_prefixes)
-            if self.config.kl_tokens == "cot":  # equal outside the CoT: no divergence, no gradient
-                in_cot = cot_mask(self.policy, [s.tokens for s in microbatch]).to(batch.mask.device)
-                reference = torch.where(in_cot, reference, logprobs.detach())
+        return self._complete_inputs(microbatch, size, batch.mask, logprobs, reference, entropy)
+
+    def _complete_inputs(
+        self,
+        samples: Sequence[TrainingSample],
+        size: StepSize,
+        mask: Tensor,
+        logprobs: Tensor,
+        reference: Tensor | None,
+        entropy: Tensor | None = None,
+    ) -> LossInputs:
+        """The inputs of a loss, in the dtype of the log-probabilities `(R, T)`."""
+        dtype, device = logprobs.dtype, mask.device
+        if reference is not None and self.config.kl_tokens == "cot":
+            # equal outside the CoT: no divergence, no gradient
+            in_cot = cot_mask(self.policy, [s.tokens for s in samples]).to(device)
+            reference = torch.where(in_cot, reference, logprobs.detach())
         return LossInputs(
             logprobs=logprobs,
-            sampler_logprobs=pad_numbers(batch.mask, [s.sampler_logprobs for s in microbatch]),
-            mask=batch.mask,
-            advantages=torch.tensor([s.advantage for s in microbatch]).to(batch.mask.device),
+            sampler_logprobs=pad_numbers(mask, [s.sampler_logprobs for s in samples], dtype),
+            mask=mask,
+            advantages=torch.tensor([s.advantage for s in samples], dtype=dtype).to(device),
             reference_logprobs=reference,
             entropy=entropy,
             rows=size.rows,
             tokens=size.tokens,
             max_tokens=self.max_tokens,
             settings=self.settings,
-            extra=pad_extra(batch.mask, microbatch, self.algorithm.inputs),
+            extra=pad_extra(mask, samples, self.algorithm.inputs),
         )
 
     def _compute_logprobs(
@@ -462,6 +505,11 @@ class Learner:
             log_ratio = logprobs - pad_numbers(batch.mask, [s.sampler_logprobs for s in microbatch])
             total += (log_ratio.exp() - log_ratio - 1).sum().item()
         return total / max(1, sum(len(s.tokens) for s in rows))
+
+
+def trained_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
+    """The parameters that are trained, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def build_loss_settings(config: LearnConfig) -> LossSettings:

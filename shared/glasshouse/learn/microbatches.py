@@ -7,10 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from glasshouse.errors import ConfigError
+from glasshouse.models.logprobs import scatter_to_mask
 from glasshouse.models.policy import Policy
 from glasshouse.tasks.answers import split_completion
 
@@ -69,12 +71,12 @@ def pack_microbatches(
     return microbatches
 
 
-def pad_numbers(mask: Tensor, rows: Sequence[Sequence[float]]) -> Tensor:
-    """Numbers per token as a tensor `(R, T)` like the mask, 0 on padding."""
-    values = torch.zeros(mask.shape)
-    for row, numbers in enumerate(rows):
-        values[row, : len(numbers)] = torch.tensor(numbers)
-    return values.to(mask.device)
+def pad_numbers(
+    mask: Tensor, rows: Sequence[Sequence[float] | np.ndarray], dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Numbers per token, row after row, as a tensor `(R, T)` like the mask, 0 on padding."""
+    numbers = np.concatenate([np.asarray(row, np.float64) for row in rows])
+    return scatter_to_mask(mask, torch.from_numpy(numbers).to(dtype).to(mask.device))
 
 
 def pad_extra(

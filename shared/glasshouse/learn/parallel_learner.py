@@ -29,7 +29,7 @@ class ParallelLearner(Learner):
         rank, world_size = dist.get_rank(), dist.get_world_size()
         share = super().differentiate_blocks(blocks[rank::world_size], size)
         for start in range(0, len(blocks), world_size):
-            own, error_text = Gradients([None] * len(self.parameters)), ""
+            own, error_text = Gradients([None] * len(self.gradient_shapes)), ""
             try:
                 own = next(share, own)
             except RunError as error:  # the other ranks must learn of it: they would wait forever
@@ -51,12 +51,12 @@ class ParallelLearner(Learner):
 
     def _flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """All gradients on the CPU, where gloo sums; missing ones are zeros, which add nothing."""
-        pairs = zip(self.parameters, gradients, strict=True)
+        pairs = zip(self.gradient_shapes, gradients, strict=True)
         return torch.cat(
-            [torch.zeros(p.numel()) if g is None else g.flatten().cpu() for p, g in pairs]
+            [torch.zeros(s.numel()) if g is None else g.flatten().cpu() for s, g in pairs]
         )
 
     def _unflatten(self, flat: Tensor) -> list[Tensor | None]:
-        pieces = flat.split([p.numel() for p in self.parameters])
-        pairs = zip(pieces, self.parameters, strict=True)
-        return [piece.view(p.shape).to(p.device) for piece, p in pairs]
+        pieces = flat.split([shape.numel() for shape in self.gradient_shapes])
+        pairs = zip(pieces, self.gradient_shapes, strict=True)
+        return [piece.view(shape).to(self.device) for piece, shape in pairs]

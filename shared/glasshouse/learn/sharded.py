@@ -40,8 +40,14 @@ from torch.distributed.tensor import DTensor
 
 from glasshouse.config.schema import LearnConfig
 from glasshouse.errors import RunError
-from glasshouse.learn.learner import Gradients, Learner, StepSize
-from glasshouse.learn.learner_state import ADAPTER_KEY, LearnerState, trained_parameters
+from glasshouse.learn.learner import (
+    ADAPTER_KEY,
+    Gradients,
+    Learner,
+    LearnerState,
+    StepSize,
+    trained_parameters,
+)
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.logprobs import find_layers
 from glasshouse.models.policy import Policy, check_tensor

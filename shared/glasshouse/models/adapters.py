@@ -1,5 +1,4 @@
-"""Low-rank adapters (LoRA, through peft): adds, saves and loads them, switches them off, and reads layers with them
-merged."""
+"""Low-rank adapters (LoRA, through peft): adds, saves and loads them, and switches them off."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from glasshouse.errors import (
     ConfigError,
@@ -21,7 +19,6 @@ from glasshouse.errors import (
     install_command,
     unwrap_os_error,
 )
-from glasshouse.models.matmul import LinearWeights, LowRank
 
 if TYPE_CHECKING:
     from glasshouse.models.policy import Policy
@@ -120,44 +117,3 @@ def without_adapters(model: Any) -> Iterator[None]:
     finally:
         for layer in layers:
             layer._disable_adapters = False
-
-
-def read_linears(*layers: Any, first_scale: float | None = None) -> LinearWeights:
-    """The layers as one. `first_scale` multiplies the first of them, for inference only."""
-    factors = [_read_factors(layer) for layer in layers]
-    weights, biases = [], []
-    for index, (layer, low_rank) in enumerate(zip(layers, factors, strict=True)):
-        base = layer.base_layer if hasattr(layer, "base_layer") else layer
-        weight, bias = base.weight, base.bias
-        if low_rank is not None:
-            with torch.no_grad():
-                weight = torch.addmm(weight, low_rank.up, low_rank.down)
-        if index == 0 and first_scale is not None:
-            weight, bias = weight * first_scale, None if bias is None else bias * first_scale
-        weights.append(weight)
-        biases.append(bias)
-    present = [bias for bias in biases if bias is not None]
-    return LinearWeights(
-        weight=weights[0] if len(weights) == 1 else torch.cat(weights),
-        bias=torch.cat(present) if len(present) > 1 else next(iter(present), None),
-        adapter=_join_factors(weights, factors) if torch.is_grad_enabled() else None,
-    )
-
-
-def _read_factors(layer: Any) -> LowRank | None:
-    if not hasattr(layer, "lora_A") or layer.disable_adapters:
-        return None
-    [name] = layer.active_adapters
-    return LowRank(layer.lora_A[name].weight, layer.lora_B[name].weight * layer.scaling[name])
-
-
-def _join_factors(weights: list[Tensor], factors: list[LowRank | None]) -> LowRank | None:
-    """One pair of factors for concatenated layers: `up` has a block for each of them."""
-    present = [pair for pair in factors if pair is not None]
-    if not present:
-        return None
-    blocks = [  # a layer without adapter has rows of zeros
-        weight.new_zeros(len(weight), 0) if pair is None else pair.up
-        for weight, pair in zip(weights, factors, strict=True)
-    ]
-    return LowRank(torch.cat([pair.down for pair in present]), torch.block_diag(*blocks))

@@ -168,7 +168,7 @@ def keep_freed_memory() -> None:
 def check_generator_memory(
     parameters: int, config: Config, weights: torch.dtype, device: torch.device
 ) -> None:
-    """Raises if a process that only generates clearly cannot hold the model: weights and their fused or
+    """Raises if a process that only generates clearly cannot hold the model: weights and their packed or
     rounded copy. The KV cache, which grows with use, is not counted."""
     available = available_memory(device)
     required = (weights.itemsize + DTYPES[config.dtype].itemsize) * parameters

@@ -1,11 +1,12 @@
-"""The forward pass of the Llama family (Llama, SmolLM, Qwen2, Qwen3), shared by generation and learning.
+"""The forward pass of the Llama family (Llama, SmolLM, Qwen2, Qwen3) in torch, shared by generation and learning; and
+which models the kernel for small models computes instead.
 
-The parameters stay in transformers' modules; `fuse_weights` reads them and `forward` computes with fewer, larger
-operations: one product for q, k and v, one for gate and up, a rotation without temporary halves. LoRA adapters are
-merged into the weights. Other models use transformers' forward (see `is_supported`).
+The parameters stay in transformers' modules; `read_weights` reads them, with LoRA adapters merged. Other models use
+transformers' forward (see `is_supported`). Products are those of `linear`; prompts can be computed once for all their
+completions (`shared_prefix`).
 
-With `dtype` bfloat16 the fused weights are a rounded copy through which gradients reach the float32 parameters;
-rotations and softmax stay in float32.
+With `dtype` bfloat16 the weights are a rounded copy through which gradients reach the float32 parameters; rotations and
+softmax stay in float32.
 
 Shapes: B rows, L positions, D hidden, H query heads, J key-value heads, d head dimension.
 """
@@ -13,6 +14,7 @@ Shapes: B rows, L positions, D hidden, H query heads, J key-value heads, d head 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,15 +24,9 @@ from torch.utils.checkpoint import checkpoint
 
 from glasshouse.kernel.build import load_kernel
 from glasshouse.kernel.small_llama import SmallLlama
-from glasshouse.models.adapters import read_linears, unwrap_adapters
+from glasshouse.models.adapters import unwrap_adapters
 from glasshouse.models.devices import is_large
-from glasshouse.models.fused_ops import (
-    gated_mlp_output,
-    rms_norm_linear,
-    rotate,
-    split_and_rotate,
-)
-from glasshouse.models.matmul import LinearWeights, LowRank, linear, pack_weight
+from glasshouse.models.linear import Linear, linear, pack_weight, read_linear
 
 SUPPORTED_MODEL_TYPES = {"llama", "qwen2", "qwen3"}
 Cache = list[tuple[Tensor, Tensor]]
@@ -39,16 +35,19 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 
 class LayerWeights(NamedTuple):
-    """The parameters of one block, with q/k/v and gate/up concatenated."""
+    """The parameters of one block."""
 
     input_norm: Tensor
-    qkv: LinearWeights
+    q: Linear
+    k: Linear
+    v: Linear
     q_norm: Tensor | None
     k_norm: Tensor | None
-    out: LinearWeights
+    out: Linear
     mlp_norm: Tensor
-    gate_up: LinearWeights
-    down: LinearWeights
+    gate: Linear
+    up: Linear
+    down: Linear
 
 
 class LlamaWeights(NamedTuple):
@@ -141,50 +140,40 @@ def _supports_adapters(model: Any) -> bool:
     )
 
 
-def fuse_weights(
-    model: Any,
-    dtype: torch.dtype | None = None,
-    query_scale: float | None = None,
-    *,
-    pack: bool = False,
+def read_weights(
+    model: Any, dtype: torch.dtype | None = None, *, pack: bool = False
 ) -> LlamaWeights:
-    """Concatenates the model's parameters, converted to `dtype` (default: their own); differentiable, so
-    gradients reach the model's tensors. `query_scale` multiplies the queries. With `pack`, the weights have
-    a layout for fast products without gradients (`matmul`)."""
+    """The model's parameters, converted to `dtype` (default: their own); differentiable, so gradients reach the
+    model's tensors. With `pack`, matrices have a layout for fast products without gradients (`pack_weight`)."""
     model = unwrap_adapters(model)
     body, config = model.model, model.config
     dtype = dtype or body.embed_tokens.weight.dtype
+    read = partial(read_linear, dtype=dtype, pack=pack)
 
-    def convert_weight(weight: Tensor) -> Tensor:
-        return pack_weight(weight.to(dtype)) if pack else weight.to(dtype)
-
-    def convert_linear(layer: LinearWeights) -> LinearWeights:
-        adapter = layer.adapter and LowRank(*(factor.to(dtype) for factor in layer.adapter))
-        bias = None if layer.bias is None else layer.bias.to(dtype)
-        return LinearWeights(convert_weight(layer.weight), bias, adapter)
-
-    layers = []
-    for block in body.layers:
+    def read_block(block: Any) -> LayerWeights:
         a, m = block.self_attn, block.mlp
-        qkv, q_norm, k_norm = _fuse_qkv(a, query_scale)
-        layers.append(
-            LayerWeights(
-                input_norm=block.input_layernorm.weight.to(dtype),
-                qkv=convert_linear(qkv),
-                q_norm=None if q_norm is None else q_norm.to(dtype),
-                k_norm=None if k_norm is None else k_norm.to(dtype),
-                out=convert_linear(read_linears(a.o_proj)),
-                mlp_norm=block.post_attention_layernorm.weight.to(dtype),
-                gate_up=convert_linear(read_linears(m.gate_proj, m.up_proj)),
-                down=convert_linear(read_linears(m.down_proj)),
-            )
+        has_norms = hasattr(a, "q_norm")
+        return LayerWeights(
+            input_norm=block.input_layernorm.weight.to(dtype),
+            q=read(a.q_proj),
+            k=read(a.k_proj),
+            v=read(a.v_proj),
+            q_norm=a.q_norm.weight.to(dtype) if has_norms else None,
+            k_norm=a.k_norm.weight.to(dtype) if has_norms else None,
+            out=read(a.o_proj),
+            mlp_norm=block.post_attention_layernorm.weight.to(dtype),
+            gate=read(m.gate_proj),
+            up=read(m.up_proj),
+            down=read(m.down_proj),
         )
+
+    head = model.lm_head.weight.to(dtype)
     return LlamaWeights(
         embed=body.embed_tokens.weight.to(dtype),
         padding_token=body.embed_tokens.padding_idx,
-        layers=tuple(layers),
+        layers=tuple(map(read_block, body.layers)),
         norm=body.norm.weight.to(dtype),
-        head=convert_weight(model.lm_head.weight),
+        head=pack_weight(head) if pack else head,
         inv_freq=body.rotary_emb.inv_freq.float(),
         rope_scale=float(body.rotary_emb.attention_scaling),
         num_heads=config.num_attention_heads,
@@ -192,36 +181,6 @@ def fuse_weights(
         head_dim=body.layers[0].self_attn.head_dim,
         eps=config.rms_norm_eps,
     )
-
-
-def detach_weights(weights: LlamaWeights) -> tuple[LlamaWeights, list[Tensor], list[Tensor]]:
-    """The same weights as leaves without the graph that leads to the model's parameters; and the tensors that
-    need gradients, with their graph and as leaves."""
-    attached, leaves = list[Tensor](), dict[int, Tensor]()
-
-    def detach(value: Any) -> Any:
-        if isinstance(value, Tensor) and value.requires_grad:
-            if id(value) not in leaves:  # tied weights are one leaf
-                attached.append(value)
-                leaves[id(value)] = value.detach().requires_grad_()
-            return leaves[id(value)]
-        if isinstance(value, LlamaWeights | LayerWeights | LinearWeights | LowRank):
-            return type(value)(*map(detach, value))
-        return tuple(map(detach, value)) if isinstance(value, tuple) else value
-
-    return detach(weights), attached, list(leaves.values())
-
-
-def _fuse_qkv(
-    attention: Any, query_scale: float | None
-) -> tuple[LinearWeights, Tensor | None, Tensor | None]:
-    """q, k and v, and the gains of the norms of q and k. Queries are scaled in the gain of their norm if
-    they have one, else in the projection."""
-    a = attention
-    if not hasattr(a, "q_norm"):
-        return read_linears(a.q_proj, a.k_proj, a.v_proj, first_scale=query_scale), None, None
-    q_gain = a.q_norm.weight if query_scale is None else a.q_norm.weight * query_scale
-    return read_linears(a.q_proj, a.k_proj, a.v_proj), q_gain, a.k_norm.weight
 
 
 def rotary_tables(weights: LlamaWeights, positions: int) -> tuple[Tensor, Tensor]:
@@ -232,26 +191,32 @@ def rotary_tables(weights: LlamaWeights, positions: int) -> tuple[Tensor, Tensor
     return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates queries or keys `(..., d)` with the tables of `rotary_tables`, in float32 at least."""
+    wide = x.float() if x.dtype == torch.bfloat16 else x
+    first, second = wide.chunk(2, dim=-1)
+    return torch.addcmul(wide * cos, torch.cat([second, first], dim=-1), sin).to(x.dtype)
+
+
 def project_qkv(
     w: LlamaWeights, layer: LayerWeights, x: Tensor, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q `(..., H, d)`, k, v `(..., J, d)` of x `(..., D)`; cos, sin broadcast to `(..., 1, d)`."""
-    h, j, d = w.num_heads, w.num_kv_heads, w.head_dim
-    joined = rms_norm_linear(x, layer.input_norm, layer.qkv, w.eps)
-    joined = joined.unflatten(-1, (h + 2 * j, d))
-    if layer.q_norm is None or layer.k_norm is None:
-        return split_and_rotate(joined, cos, sin, h, j)
-    q = F.rms_norm(joined[..., :h, :], (d,), layer.q_norm, w.eps)
-    k = F.rms_norm(joined[..., h : h + j, :], (d,), layer.k_norm, w.eps)
-    qk = rotate(torch.cat([q, k], dim=-2), cos, sin)
-    return qk[..., :h, :], qk[..., h:, :], joined[..., h + j :, :]
+    x = F.rms_norm(x, x.shape[-1:], layer.input_norm, w.eps)
+    q, k, v = (
+        linear(x, *part).unflatten(-1, (-1, w.head_dim)) for part in (layer.q, layer.k, layer.v)
+    )
+    if layer.q_norm is not None:
+        q = F.rms_norm(q, (w.head_dim,), layer.q_norm, w.eps)
+        k = F.rms_norm(k, (w.head_dim,), layer.k_norm, w.eps)
+    return rotate(q, cos, sin), rotate(k, cos, sin), v
 
 
 def finish_block(w: LlamaWeights, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:
     """The rest of a block after attention: output projection, MLP and both residuals."""
     x = x + linear(attended, *layer.out)
-    gate_up = rms_norm_linear(x, layer.mlp_norm, layer.gate_up, w.eps)
-    return gated_mlp_output(x, gate_up, layer.down)
+    normed = F.rms_norm(x, x.shape[-1:], layer.mlp_norm, w.eps)
+    return x + linear(F.silu(linear(normed, *layer.gate)) * linear(normed, *layer.up), *layer.down)
 
 
 class Past(NamedTuple):
@@ -272,15 +237,14 @@ def forward(
     past: Past | None = None,
     *,
     return_cache: bool = False,
-    scale: float | None = None,
     recompute: bool = False,
 ) -> tuple[Tensor, Cache]:
     """Final hidden states `(B, L, D)` of right-padded tokens `(B, L)`, which follow `past`, and with `return_cache`
     their keys and values.
 
     Without `past`, right padding needs no mask: attention is causal. (The two calls of attention round differently:
-    published results need both.) Scores are multiplied by `scale`, by default `d ** -0.5`. `recompute` stores only the
-    input of each block and computes the block again in the backward pass (activation checkpointing)."""
+    published results need both.) `recompute` stores only the input of each block and computes the block again in the
+    backward pass (activation checkpointing)."""
     length, past_length = tokens.shape[1], 0
     if past is not None:
         past_length = int(past.gather(*past.cache[0])[0].shape[2])
@@ -293,7 +257,7 @@ def forward(
 
     def run_block(layer: LayerWeights, x: Tensor, *before: Tensor) -> tuple[Tensor, ...]:
         q, k, v = (part.transpose(1, 2) for part in project_qkv(w, layer, x, cos, sin))
-        options: dict[str, Any] = {"scale": scale, "enable_gqa": w.num_heads != w.num_kv_heads}
+        options: dict[str, Any] = {"enable_gqa": w.num_heads != w.num_kv_heads}
         if past is None:
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
         else:

@@ -14,12 +14,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from glasshouse.errors import ConfigError
 from glasshouse.models import llama
-from glasshouse.models.fused_ops import token_logprobs
+from glasshouse.models.linear import linear
+
+CACHED_LOGITS = 1 << 19
+"""Logits that stay in the cache of a processor core from one operation to the next: 2 MB."""
 
 
 def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -82,7 +86,7 @@ def compute_logprobs(
         with autocast_to(dtype, batch.tokens.device), recompute_layers(model, recompute):
             logits = _predicting_logits(model, batch).float()
         return _logprobs_of_logits(batch, logits, temperature, entropy)
-    weights = llama.fuse_weights(model, dtype)
+    weights = llama.read_weights(model, dtype)
     hidden, _ = llama.forward(weights, batch.tokens, recompute=recompute)
     predicting_hidden = hidden[batch.rows, batch.predicting_positions]  # (N, D)
     if not entropy:
@@ -162,3 +166,42 @@ def scatter_to_mask(mask: Tensor, flat: Tensor) -> Tensor:
     """(R, T) zeros with the values of `flat` where the mask is true. float32 but for double inputs."""
     dtype = flat.dtype if flat.dtype == torch.float64 else torch.float32
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_scatter(mask, flat)
+
+
+def token_logprobs(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """`log_softmax(hidden @ head.T / temperature)[target]`, `(N,)`; float32 if the inputs are bfloat16."""
+    return _TokenLogprobs.apply(hidden, head, targets, temperature)
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """Saves the probabilities instead of the logits: the backward pass needs one scatter more. It writes over
+    them, so that a second backward pass raises."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float
+    ) -> Tensor:
+        logits = linear(hidden, head)  # (N, V)
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
+        if temperature != 1:
+            logits.div_(temperature)
+        rows, chosen = max(1, CACHED_LOGITS // logits.shape[-1]), []
+        for part, target in zip(logits.split(rows), targets.split(rows), strict=True):
+            normalizer = part.logsumexp(-1, keepdim=True)
+            chosen.append((part.gather(-1, target[:, None]) - normalizer)[:, 0])
+            part.sub_(normalizer).exp_()
+        ctx.save_for_backward(hidden, head, targets, logits)
+        ctx.temperature = temperature
+        return torch.cat(chosen)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, head, targets, probabilities = ctx.saved_tensors
+        grad = grad / ctx.temperature
+        grad_logits = probabilities.mul_(-grad[:, None])
+        grad_logits.scatter_add_(-1, targets[:, None], grad[:, None])
+        grad_logits = grad_logits.to(hidden.dtype)
+        grad_head = grad_logits.t() @ hidden if ctx.needs_input_grad[1] else None
+        return linear(grad_logits, head.t()), grad_head, None, None

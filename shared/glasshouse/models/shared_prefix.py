@@ -9,8 +9,7 @@
     completions, microbatch by microbatch ───────────────┴► gradients of their losses at the leaves
     one final backward pass through the prompts propagates these to the parameters
 
-The sum is exactly the gradient of prompt and completion together. The common start of all prompts is computed once,
-and so are the fused weights: they are leaves as well, and their gradients are propagated to the parameters last.
+The sum is exactly the gradient of prompt and completion together. The common start of all prompts is computed once.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ import torch
 from torch import Tensor
 
 from glasshouse.models import llama
-from glasshouse.models.fused_ops import token_logprobs
 from glasshouse.models.llama import Cache, Past
-from glasshouse.models.logprobs import pad_rows, scatter_to_mask
+from glasshouse.models.logprobs import pad_rows, scatter_to_mask, token_logprobs
 
 Tokens = tuple[int, ...]
 
@@ -58,7 +56,6 @@ def forward_prompts(
     prompts: Sequence[Sequence[int]],
     common: int,
     *,
-    scale: float | None = None,
     recompute: bool = False,
 ) -> PromptStates:
     """Computes prompts whose first `common` tokens are equal."""
@@ -66,16 +63,14 @@ def forward_prompts(
     past, start = None, Cache()
     if common:
         first = torch.tensor([list(prompts[0][:common])]).to(w.device)
-        _, start = llama.forward(w, first, return_cache=True, scale=scale, recompute=recompute)
+        _, start = llama.forward(w, first, return_cache=True, recompute=recompute)
 
         def expand(*start: Tensor) -> tuple[Tensor, Tensor]:
             keys, values = (tensor.expand(len(tokens), -1, -1, -1) for tensor in start)
             return keys, values
 
         past = Past(torch.full_like(lengths, common), start, expand)
-    hidden, rest = llama.forward(
-        w, tokens, past, return_cache=True, scale=scale, recompute=recompute
-    )
+    hidden, rest = llama.forward(w, tokens, past, return_cache=True, recompute=recompute)
     index = torch.arange(len(prompts), device=w.device)
     return PromptStates(hidden[index, lengths - 1], start, rest)
 
@@ -101,14 +96,8 @@ class SharedPrefixes:
         """`dtype` and `recompute` as in `compute_logprobs`."""
         self.model, self.dtype, self.recompute = model, dtype, recompute
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        weights = llama.fuse_weights(model, dtype)
+        weights = llama.read_weights(model, dtype)
         self.device = weights.device
-        self.weights: llama.LlamaWeights | None = None
-        self.fused, self.weight_leaves = list[Tensor](), self.parameters
-        # not in bfloat16, in which the gradients of microbatches would be added up with its low precision
-        if weights.dtype != torch.bfloat16:
-            weights, self.fused, self.weight_leaves = llama.detach_weights(weights)
-            self.weights = weights
         unique = list(dict.fromkeys(prompts))
         self.prompt_index = {prompt: row for row, prompt in enumerate(unique)}
         self.lengths = torch.tensor([len(p) for p in unique])  # on the CPU
@@ -131,7 +120,7 @@ class SharedPrefixes:
         rows, tokens, mask, starts, positions = (
             tensor.to(self.device) for tensor in (rows, tokens, mask, starts, positions)
         )
-        weights = self.weights or llama.fuse_weights(self.model, self.dtype)
+        weights = llama.read_weights(self.model, self.dtype)  # of a graph of its own
         hidden = self.prompt_leaves[0][rows][:, None]  # the prompt's end predicts the first token
         if tokens.shape[1] > 1:
             past = Past(starts, self._cache_entries(), self._select_rows(rows))
@@ -163,41 +152,21 @@ class SharedPrefixes:
         return gather
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradients of the loss of a microbatch to the leaves."""
-        loss.backward(inputs=[*self.prompt_leaves, *self.weight_leaves])
+        """Adds the gradients of the loss of a microbatch to the leaves and to the parameters."""
+        loss.backward(inputs=[*self.prompt_leaves, *self.parameters])
 
     def parameter_gradients(self) -> list[Tensor | None]:
         """The sums of the gradients of all microbatches, those that reach the parameters through the prompts
-        included."""
-        sums = [leaf.grad for leaf in self.weight_leaves]
-        at_prompts = [leaf.grad for leaf in self.prompt_leaves]
-        add_gradients(sums, propagate(self.outputs, at_prompts, self.weight_leaves))
-        if self.weights:
-            return list(propagate(self.fused, sums, self.parameters))
+        included; `grad` of the parameters is None again."""
+        pairs = [
+            (output, leaf.grad)
+            for output, leaf in zip(self.outputs, self.prompt_leaves, strict=True)
+            if leaf.grad is not None and output.requires_grad  # not before the first adapter
+        ]
+        if pairs:
+            outputs, given = zip(*pairs, strict=True)
+            torch.autograd.backward(outputs, given, inputs=self.parameters)
+        gradients = [parameter.grad for parameter in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None
-        return sums
-
-
-def propagate(
-    outputs: Sequence[Tensor], gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]
-) -> Sequence[Tensor | None]:
-    """Gradients of the inputs from those of the outputs; None counts as zero."""
-    pairs = [
-        (output, gradient)
-        for output, gradient in zip(outputs, gradients, strict=True)
-        if gradient is not None and output.requires_grad  # not before the first adapter
-    ]
-    if not pairs:
-        return [None] * len(inputs)
-    used, given = zip(*pairs, strict=True)
-    return torch.autograd.grad(used, inputs, given, allow_unused=True)
-
-
-def add_gradients(sums: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
-    """Adds gradients to their sums, in place where there is one; None counts as zero. The first gradient becomes the
-    sum, so two of them must not share memory: those of the Llama family do not."""
-    for index, gradient in enumerate(gradients):
-        total = sums[index]
-        if gradient is not None:
-            sums[index] = gradient if total is None else total.add_(gradient)
+        return gradients

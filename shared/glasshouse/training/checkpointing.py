@@ -17,7 +17,7 @@ from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, ModelError, RunError
 from glasshouse.files import write_text
 from glasshouse.generate.engines import ReadyCompletions
-from glasshouse.learn.learner_state import LearnerState
+from glasshouse.learn.learner import LearnerState
 from glasshouse.models.policy import Policy, save_policy
 from glasshouse.models.sources import Sources, find_changes, source_commit
 from glasshouse.rollout.collector import Group, Pending, grade_groups

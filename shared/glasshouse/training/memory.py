@@ -55,11 +55,11 @@ PARTS = (
     "logits",
     "kv_cache",
 )
-"""What memory is used for; `weight_copies` are fused or rounded copies of the weights."""
+"""What memory is used for; `weight_copies` are packed, merged or rounded copies of the weights."""
 Parts = dict[str, int]
 """Bytes by part."""
 
-SAVED_PER_MATRIX = {"float32": 1.1, "bfloat16": 1.4}
+SAVED_PER_MATRIX = {"float32": 1.2, "bfloat16": 1.4}
 """Numbers that the backward pass keeps per token, relative to the inputs and outputs of all matrices."""
 SAVED_BY_TRANSFORMERS = 1.6
 """The same for transformers' own forward pass."""
@@ -161,15 +161,7 @@ class ModelShape:
         )
         return rank * sum(map(sum, adapted))
 
-    def count_fused(self) -> int:
-        """Parameters that are concatenated: those of q, k, v, gate and up."""
-        return sum(
-            math.prod(shape)
-            for name, shape in self.matrices.items()
-            if not name.endswith(("o_proj", "down_proj"))
-        )
-
-    def is_fused(self, config: Config) -> bool:
+    def is_llama(self, config: Config) -> bool:
         """Whether our own forward pass computes it, not that of transformers."""
         is_held_whole = choose_formats(config, self.parameters).weights == WEIGHT_DTYPE
         plain = not config.learn.lora_rank or is_held_whole
@@ -224,25 +216,25 @@ def estimate_learner(shape: ModelShape, config: Config, prompt: PromptLength) ->
     """An update has two peaks: when the backward pass begins, and when all gradients are there."""
     learn, itemsize = config.learn, DTYPES[config.dtype].itemsize
     shards = learn.sharding == "fsdp"
-    is_fused = shape.is_fused(config) and not shards
+    is_llama = shape.is_llama(config) and not shards
     # the gradients of microbatches are added up without another tensor of their size
-    in_place = shards or is_fused
+    in_place = shards or is_llama
     kept, trained = _kept(shape, config), shape.count_trained(config)
-    tokens, predicted, rows = _microbatch(shape, config, prompt, is_fused)
-    saved = SAVED_PER_MATRIX[config.dtype] if is_fused else SAVED_BY_TRANSFORMERS
+    tokens, predicted, rows = _microbatch(shape, config, prompt, is_llama)
+    saved = SAVED_PER_MATRIX[config.dtype] if is_llama else SAVED_BY_TRANSFORMERS
     if choose_formats(config, shape.parameters).weights != WEIGHT_DTYPE:
         saved = SAVED_WITH_FROZEN_BASE
     activations = round(itemsize * saved * tokens * shape.width)
     if learn.activation_checkpointing:  # the input of each layer, and one layer at a time
         activations = itemsize * shape.layers * tokens * shape.hidden + activations // shape.layers
-    elif is_fused:  # completions have the keys and values of their prompts beside them
+    elif is_llama:  # completions have the keys and values of their prompts beside them
         activations += itemsize * rows * prompt.tokens * 2 * shape.cache_width
-    copies = _copies(shape, config, is_fused=is_fused)
+    copies = _copies(shape, config, is_llama=is_llama)
     head = 0 if learn.lora_rank else WEIGHT_BYTES * shape.head
     logits = WEIGHT_BYTES * predicted * shape.vocabulary
     begin = kept | {
         "activations": activations,
-        "logits": round(logits * (1.5 if itemsize == 2 else 1)) if is_fused else 3 * logits,
+        "logits": round(logits * (1.5 if itemsize == 2 else 1)) if is_llama else 3 * logits,
         "weight_copies": copies if in_place and itemsize == 4 else 2 * copies,
     }
     if in_place and rows == config.data.groups_per_step * config.generate.group_size:
@@ -262,22 +254,22 @@ def estimate_learner(shape: ModelShape, config: Config, prompt: PromptLength) ->
 
 
 def _microbatch(
-    shape: ModelShape, config: Config, prompt: PromptLength, is_fused: bool
+    shape: ModelShape, config: Config, prompt: PromptLength, is_llama: bool
 ) -> tuple[int, int, int]:
     """Tokens that are computed together, completion tokens among them, and rows."""
     limit, completion = config.learn.microbatch_tokens, config.generate.max_tokens
     groups = config.data.groups_per_step
-    row = completion if is_fused else prompt.tokens + completion
+    row = completion if is_llama else prompt.tokens + completion
     rows = min(max(1, limit // row), groups * config.generate.group_size)
-    if not is_fused:
+    if not is_llama:
         return rows * row, rows * completion, rows
     common = prompt.common
     rest = prompt.tokens - common  # prompts are computed once, in blocks of about `limit` tokens
     return common + min(groups * rest, max(limit, rest)) + rows * row, rows * completion, rows
 
 
-def _copies(shape: ModelShape, config: Config, *, is_fused: bool) -> int:
-    """Bytes of one set of fused, merged or rounded copies of the weights."""
+def _copies(shape: ModelShape, config: Config, *, is_llama: bool) -> int:
+    """Bytes of one set of merged or rounded copies of the weights."""
     if config.learn.sharding == "fsdp":  # gathered: what is outside the layers, and two of them
         matrices = sum(map(math.prod, shape.matrices.values()))
         gathered = shape.parameters - matrices + 2 * matrices // shape.layers
@@ -287,11 +279,8 @@ def _copies(shape: ModelShape, config: Config, *, is_fused: bool) -> int:
         return 0  # computed by transformers, as they are
     if config.dtype == "bfloat16":  # an output layer that is tied is copied twice
         return 2 * (shape.parameters + (shape.head if shape.is_tied else 0))
-    if not is_fused:
-        return 0
-    if config.learn.lora_rank:  # merged
-        return WEIGHT_BYTES * (shape.parameters - shape.head)
-    return WEIGHT_BYTES * shape.count_fused()
+    merges = is_llama and config.learn.lora_rank
+    return WEIGHT_BYTES * (shape.parameters - shape.head) if merges else 0
 
 
 def estimate_generator(shape: ModelShape, config: Config, prompt: PromptLength) -> Parts:
@@ -305,7 +294,7 @@ def estimate_generator(shape: ModelShape, config: Config, prompt: PromptLength) 
         cache = generate.kv_cache_mb << 20
         copies = {"weight_copies": copy, "kv_cache": cache, "activations": VLLM_WORK_SPACE}
         return parts | copies | {"weights": 0}
-    is_fused = shape.is_fused(config)
+    is_llama = shape.is_llama(config)
     of_token = 2 * itemsize * shape.cache_width
     longest = prompt.tokens + generate.max_tokens
     budget = max(1, (generate.kv_cache_mb << 20) // of_token // longest)  # rows
@@ -318,17 +307,15 @@ def estimate_generator(shape: ModelShape, config: Config, prompt: PromptLength) 
     )
     rows, common = groups * samples, prompt.common
     prompts = common + groups * (prompt.tokens - common)
-    cached = prompts + rows * generate.max_tokens if is_fused else rows * longest
+    cached = prompts + rows * generate.max_tokens if is_llama else rows * longest
     parts["kv_cache"] = of_token * cached
     parts["logits"] = 3 * WEIGHT_BYTES * rows * shape.vocabulary
     parts["activations"] = itemsize * rows * shape.width // shape.layers
     on_cpu = (generate.device or config.device) in ("cpu", "auto")
     if config.dtype == "bfloat16" and held == WEIGHT_DTYPE:
         parts["weight_copies"] = itemsize * (shape.parameters + shape.head)
-    elif is_fused and on_cpu:  # packed (`matmul.pack_weight`)
+    elif is_llama and on_cpu:  # packed (`linear.pack_weight`)
         parts["weight_copies"] = WEIGHT_BYTES * shape.parameters
-    elif is_fused:
-        parts["weight_copies"] = WEIGHT_BYTES * shape.count_fused()
     return parts
 
 

@@ -41,8 +41,7 @@ from glasshouse.files import (
     write_json,
     write_text,
 )
-from glasshouse.learn.learner import GradientBlock, Gradients, Learner, StepSize
-from glasshouse.learn.learner_state import LearnerState
+from glasshouse.learn.learner import GradientBlock, Gradients, Learner, LearnerState, StepSize
 from glasshouse.learn.losses import LossInputs
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.models import llama

@@ -42,8 +42,7 @@ from glasshouse.distributed.monarch.processes import (
 )
 from glasshouse.errors import GlasshouseError, RunError
 from glasshouse.generate.engines import Generator, engine, make_generator
-from glasshouse.learn.learner import Learner
-from glasshouse.learn.learner_state import LearnerState
+from glasshouse.learn.learner import Learner, LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.learn.parallel_learner import ParallelLearner
 from glasshouse.learn.sharded import ShardedLearner

@@ -35,7 +35,7 @@ from glasshouse.distributed.monarch.supervision import (
     PendingChunks,
 )
 from glasshouse.errors import RunError
-from glasshouse.learn.learner_state import LearnerState
+from glasshouse.learn.learner import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models import llama
 from glasshouse.models.policy import Policy

@@ -1,56 +1,20 @@
-"""Products and hand-written backward passes: values and gradients of the plain operations."""
+"""Products by oneDNN and log-probabilities of tokens: values and gradients of the plain operations."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glasshouse.models import matmul
-from glasshouse.models.fused_ops import (
-    gated_mlp_output,
-    rms_norm_linear,
-    token_logprobs,
-)
-from glasshouse.models.matmul import LinearWeights, LowRank, linear, pack_weight
+from glasshouse.models import linear as linear_layers
+from glasshouse.models.linear import linear, pack_weight
+from glasshouse.models.logprobs import token_logprobs
 
 
 def random_tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(s, generator=generator, dtype=dtype, requires_grad=True) for s in shapes]
-
-
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_parts_of_a_block_equal_the_plain_operations(has_bias: bool) -> None:
-    x, gain, weight, bias = random_tensors((2, 3, 4), (4,), (5, 4), (5,))
-    _, gate_up, down, down_bias = random_tensors((2, 3, 4), (2, 3, 10), (4, 5), (4,))
-
-    def own_norm(x: Tensor, gain: Tensor, *layer: Tensor) -> Tensor:
-        return rms_norm_linear(x, gain, LinearWeights(*layer), 1e-5)
-
-    def plain_norm(x: Tensor, gain: Tensor, *layer: Tensor) -> Tensor:
-        return F.linear(F.rms_norm(x, (4,), gain, 1e-5), *layer)
-
-    def own_mlp(x: Tensor, gate_up: Tensor, *layer: Tensor) -> Tensor:
-        return gated_mlp_output(x, gate_up, LinearWeights(*layer))
-
-    def plain_mlp(x: Tensor, gate_up: Tensor, *layer: Tensor) -> Tensor:
-        gate, up = gate_up.chunk(2, -1)
-        return x + F.linear(F.silu(gate) * up, *layer)
-
-    norm, mlp = (x, gain, weight, bias), (x, gate_up, down, down_bias)
-    cases: list[tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[Tensor, ...]]] = [
-        (own_norm, plain_norm, norm if has_bias else norm[:3]),
-        (own_mlp, plain_mlp, mlp if has_bias else mlp[:3]),
-    ]
-    for own, plain, arguments in cases:
-        assert torch.allclose(own(*arguments), plain(*arguments), atol=1e-12)
-        assert torch.autograd.gradcheck(own, arguments)
-        with torch.no_grad():
-            assert torch.allclose(own(*arguments), plain(*arguments), atol=1e-12)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -66,9 +30,6 @@ def test_token_logprobs_equal_a_log_softmax(temperature: float) -> None:
     assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(gradients, expected, strict=True))
     with pytest.raises(RuntimeError, match="inplace"):  # the first pass used the memory
         torch.autograd.grad(own, (hidden, head), grad)
-
-
-# ── products by oneDNN ───────────────────────────────────────────────────────────────────────────
 
 
 def random_layer(dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -92,7 +53,7 @@ def test_gradients_of_adapters_are_those_of_their_product() -> None:
     x, base, down, up = random_tensors((2, 3, 4), (5, 4), (2, 4), (5, 2))
     base = base.detach()
     grad = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    own = linear(x, (base + up @ down).detach(), None, LowRank(down, up))
+    own = linear(x, (base + up @ down).detach(), None, down, up)
     plain = F.linear(x, base + up @ down)
     assert torch.allclose(own, plain)
     expected = torch.autograd.grad(plain, (x, down, up), grad)
@@ -106,7 +67,7 @@ def test_what_onednn_cannot_compute_is_left_to_torch(
 ) -> None:
     """Other number formats, and a build without it."""
     if dtype is None:
-        monkeypatch.setattr(matmul, "has_onednn", lambda: False)
+        monkeypatch.setattr(linear_layers, "has_onednn", lambda: False)
     x, weight, bias = random_layer(dtype or torch.float32)
     assert pack_weight(weight) is weight
     assert torch.equal(linear(x, weight, bias), F.linear(x, weight, bias))

@@ -1,11 +1,10 @@
-"""Products with weights, computed by oneDNN on a CPU, with gradients and LoRA adapters.
+"""Linear layers: products by oneDNN on a CPU, with gradients, and with LoRA adapters merged into the weights.
 
 torch multiplies float32 matrices on a CPU with MKL. oneDNN, which the same build contains, is faster for the shapes of
 a language model (docs/benchmarks.md): 1.1 times in learning, 1.2 to 4 times in decoding, most of all with weights in
 its own layout (`pack_weight`). torch has no public function for it: the operators are those that `torch.compile` calls.
 
-A weight with LoRA adapters is passed merged, together with its factors (`LowRank`): forward and input gradients cost
-what they cost without adapters, and only the gradients of the factors are added.
+With adapters, forward and input gradients cost what they cost without, and only the gradients of the factors are added.
 
 Shapes: N rows (any leading shape), r the rank.
 """
@@ -21,33 +20,46 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-class LowRank(NamedTuple):
-    """Trained factors of an update `up @ down` that a frozen weight already contains."""
-
-    down: Tensor
-    """(r, inputs)"""
-    up: Tensor
-    """(outputs, r), with the scale of the adapter."""
-
-
-class LinearWeights(NamedTuple):
-    """Linear layers of the same input, concatenated."""
+class Linear(NamedTuple):
+    """What a product needs of a layer."""
 
     weight: Tensor
     """(outputs, inputs); with adapters, merged with them and without a graph. Without gradients, it may be packed."""
     bias: Tensor | None = None
-    adapter: LowRank | None = None
+    down: Tensor | None = None
+    """(r, inputs); `up @ down` is the trained update that the weight already contains."""
+    up: Tensor | None = None
+    """(outputs, r), with the scale of the adapter."""
+
+
+def read_linear(layer: Any, dtype: torch.dtype, *, pack: bool = False) -> Linear:
+    """A layer of the model, with its adapters merged, in this dtype; differentiable."""
+    base = getattr(layer, "base_layer", layer)
+    weight, down, up = base.weight, None, None
+    if hasattr(layer, "lora_A") and not layer.disable_adapters:
+        [name] = layer.active_adapters
+        down, up = layer.lora_A[name].weight, layer.lora_B[name].weight * layer.scaling[name]
+        with torch.no_grad():
+            weight = torch.addmm(weight, up, down)
+    tensors = (weight, base.bias, down, up)
+    parts: list[Any] = [None if tensor is None else tensor.to(dtype) for tensor in tensors]
+    found = Linear(*parts)
+    return found._replace(weight=pack_weight(found.weight)) if pack else found
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, adapter: LowRank | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    down: Tensor | None = None,
+    up: Tensor | None = None,
 ) -> Tensor:
-    """`F.linear(x, weight, bias)`, by oneDNN where it can; gradients reach the factors of the adapter.
+    """`F.linear(x, weight, bias)`, by oneDNN where it can; gradients reach the factors of an adapter.
 
-    Example: `linear(x, *layer)` for `LinearWeights`
+    Example: `linear(x, *read_linear(layer, torch.float32))`
     """
     if torch.is_grad_enabled():
-        product: Tensor = _Linear.apply(x, weight, bias, *(adapter or (None, None)))
+        product: Tensor = _Linear.apply(x, weight, bias, down, up)
         return product
     return _multiply(x, weight, bias)
 
