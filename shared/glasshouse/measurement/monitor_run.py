@@ -42,7 +42,7 @@ from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints, read_newest_state
 from glasshouse.runs.monitor_results import MonitorResultsFile
 from glasshouse.runs.run_directory import acquire_lock, load_verified_config
-from glasshouse.tasks.base import Task, make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.tasks.organisms import Organism
 from glasshouse.terminal import (
     Heartbeat,
@@ -147,121 +147,155 @@ def monitor_run(
             sources = _check_sources(folder, config, accept_changes)
             base = _load_policy(config)
             config = fill_task_options(config, base.card)
-            task = make_task(config.task.name, config.task.options)
-            plan = plan_measurements(config, task, monitors)
-            file, validation, reserve = _open_results(
-                folder, results, config, task, plan, greedy, sources, shown
-            )
-            models = _list_models(folder, config, base, shown)
+            monitored = MonitoredRun(folder, config, monitors, greedy, shown)
+            file = MonitorResultsFile(results or folder / "results", monitored.settings(sources))
+            models = monitored.list_models(base)
             if first_and_last:
                 models = models[:1] + models[1:][-1:]
-            unknown = [m for m in models if not file.find_entry(m.name, m.weights_sha256)]
-            shown.start(len(unknown), len(plan.by_source(task)) + 1)
-            for model in models:
-                known = file.find_entry(model.name, model.weights_sha256)
-                if known is None:
+            known = [bool(file.find_entry(m.name, m.weights_sha256)) for m in models]
+            shown.start(known.count(False), len(monitored.measurements) + 1)
+            for model, was_known in zip(models, known, strict=True):
+                if not was_known:
                     is_base = model.name == BASE
-                    own = config.model_copy(update={"model": str(model.path)})
-                    shown.working_on(model.name, "rollouts")
-                    checkpoint = prepare_checkpoint(
-                        base if is_base else _load_policy(own),
-                        model.step,
-                        config,
-                        task,
-                        validation,
-                        greedy,
-                        reserve=reserve,
-                        base_rows=file.rows(BASE) if reserve and not is_base else None,
-                    )
-                    file.add(*_measure_model(model, checkpoint, plan, shown))
-                shown.finished(model.name, was_known=known is not None)
+                    rows = file.rows(BASE) if monitored.reserve and not is_base else None
+                    file.add(*monitored.measure(model, base if is_base else None, rows))
+                shown.finished(model.name, was_known)
             return _write_changes(file)
 
 
-def plan_measurements(
-    config: Config, task: Task[Any], monitors: Sequence[Monitor] = ()
-) -> MonitorPlan:
-    """Return what is measured of each checkpoint. A monitor that the run was trained against is refused."""
-    is_organism = isinstance(task, Organism)
-    own = make_evaluation_monitors(config, task) if is_organism else own_monitors(task)
-    all_monitors = [*own, *monitors]
-    Penalties.from_config(config.reward.penalties, task, all_monitors)  # raises if they overlap
-    return MonitorPlan(
-        monitors=all_monitors,
-        interventions=config.monitor.interventions,
-        samples=config.monitor.samples,
-        threshold_problems=config.monitor.threshold_problems,
-    )
+class MonitoredRun:
+    """A run, the problems that all its models are measured on, and what is measured of each."""
 
-
-def prepare_checkpoint(
-    policy: Policy,
-    step: int,
-    config: Config,
-    task: Task[Any],
-    validation: Sequence[Problem],
-    greedy: bool,
-    *,
-    reserve: Sequence[Problem] = (),
-    base_rows: Sequence[Row] | None = None,
-) -> EvaluatedCheckpoint:
-    """Sample one rollout of each held-out problem. `base_rows`: the rows of the base, if this is a
-    checkpoint."""
-    from glasshouse.generate.engines import LocalGeneration
-
-    backend = LocalGeneration(policy, config.generate)
-    collector = RolloutCollector(policy, task, backend, config)
-    sampling = config.generate.sampling()
-    if greedy:
-        sampling = SamplingParams(max_tokens=sampling.max_tokens, temperature=0, stop=sampling.stop)
-
-    graded: list[Rollout] = []
-
-    def collect(problems: Sequence[Problem], *, samples: int, split: str) -> list[Rollout]:
-        groups = collector.collect(
-            problems, step=step, split=split, samples=samples, sampling=sampling
+    def __init__(
+        self,
+        run: Path,
+        config: Config,
+        monitors: Sequence[Monitor],
+        greedy: bool,
+        shown: MonitorProgress,
+    ) -> None:
+        self.run, self.config, self.greedy, self.shown = run, config, greedy, shown
+        self.task = task = make_task(config.task.name, config.task.options)
+        is_organism = isinstance(task, Organism)
+        own = make_evaluation_monitors(config, task) if is_organism else own_monitors(task)
+        self.plan = MonitorPlan(
+            monitors=[*own, *monitors],
+            interventions=config.monitor.interventions,
+            samples=config.monitor.samples,
+            threshold_problems=config.monitor.threshold_problems,
         )
-        rollouts = [rollout for group in groups for rollout in group]
-        graded.extend(rollouts)
-        return rollouts
+        # raises if the run was trained against one of them
+        Penalties.from_config(config.reward.penalties, task, self.plan.monitors)
+        self.measurements = self.plan.by_source(task)
+        count, reserved = config.evaluate.problems, self.plan.reserve if is_organism else 0
+        candidates = draw_validation(_with_problems(config, count + reserved), task)
+        filtered = ValidationFilter(candidates, count)
+        self.validation, self.audit = filtered.select_clean(run)
+        if "unreadable" in self.audit:
+            shown.warn(describe_unreadable(self.audit["unreadable"]))
+        self.reserve = filtered.clean_problems(count + reserved)[count:]
+        """Problems on which monitors are fitted."""
 
-    return EvaluatedCheckpoint(
-        step=step,
-        policy=policy,
-        generator=backend.generator,
-        task=task,
-        rollouts=collect(validation, samples=1, split="monitor"),
-        collect=collect,
-        graded=graded,
-        grade=make_grader(config.reward),
-        max_tokens=config.generate.max_tokens,
-        seed=config.seed,
-        reserve=reserve,
-        base_rows=base_rows,
-    )
+    def settings(self, sources: Sources) -> dict[str, Any]:
+        """Everything besides the weights that the results depend on."""
+        from glasshouse.models.sources import software_versions
 
+        config, greedy = self.config, self.greedy
+        return {
+            "problems": len(self.validation),
+            "problems_sha256": _hash_problems(self.validation),
+            "reserve": len(self.reserve),
+            "reserve_sha256": _hash_problems(self.reserve),
+            "removed_as_trained_on": self.audit["removed"],
+            "rollouts": "greedy" if greedy else f"sampled at {config.generate.temperature:g}",
+            "max_tokens": config.generate.max_tokens,
+            "seed": config.seed,
+            "task": {"name": config.task.name, "style": config.task.style.value},
+            "reward": config.reward.model_dump(mode="json"),
+            "plan": self.plan.describe(self.task),
+            "sources": sources,
+            "versions": software_versions(),
+        }
 
-def _measure_model(
-    model: Checkpoint, checkpoint: EvaluatedCheckpoint, plan: MonitorPlan, shown: MonitorProgress
-) -> tuple[dict[str, Any], list[Row]]:
-    """Return one model's entry and rows."""
-    entry = {"name": model.name, "step": model.step, "weights": model.weights_sha256}
-    measures: dict[str, Any] = {}
-    rows: list[Row] = []
-    for source, measure in plan.by_source(checkpoint.task).items():
-        shown.working_on(model.name, source)
-        result = measure(checkpoint)
-        measures[source] = {name: m.as_dict() for name, m in result.measures.items()}
-        named = {"checkpoint": model.name, "step": model.step, "evaluation": source}
-        rows += [named | row for row in result.rows]
-    failures = count_failures(rows)
-    for name, failed in failures.items():
-        shown.warn(
-            f"{model.name}: the monitor {name} failed on {failed['failed']:,} of {failed['rollouts']:,} rollouts, "
-            f"which are left out ({failed['reason']}). The same command asks again."
+    def list_models(self, base: Policy) -> list[Checkpoint]:
+        """Return the base, then every valid checkpoint, oldest first."""
+        from glasshouse.models.sources import fingerprint_weights
+
+        found = list_checkpoints(self.run / "checkpoints")
+        for checkpoint in found:
+            if checkpoint.damage:
+                name, damage = checkpoint.path.name, checkpoint.damage[0]
+                self.shown.warn(f"{name} is damaged ({damage}) and is skipped.")
+        valid = [checkpoint for checkpoint in found if not checkpoint.damage]
+        if not valid:
+            raise RunError(
+                f"{self.run} has no valid checkpoint, so there is nothing to monitor yet."
+            )
+        path, weights = Path(self.config.model), fingerprint_weights(base)
+        return [Checkpoint(name=BASE, step=0, path=path, weights_sha256=weights), *valid]
+
+    def measure(
+        self, model: Checkpoint, policy: Policy | None, base_rows: Sequence[Row] | None
+    ) -> tuple[dict[str, Any], list[Row]]:
+        """Return one model's entry and rows. `base_rows`: those of the base, if this is a checkpoint."""
+        self.shown.working_on(model.name, "rollouts")
+        own = self.config.model_copy(update={"model": str(model.path)})
+        checkpoint = self._prepare(policy or _load_policy(own), model.step, base_rows)
+        measures: dict[str, Any] = {}
+        rows: list[Row] = []
+        for source, measure in self.measurements.items():
+            self.shown.working_on(model.name, source)
+            result = measure(checkpoint)
+            measures[source] = {name: m.as_dict() for name, m in result.measures.items()}
+            named = {"checkpoint": model.name, "step": model.step, "evaluation": source}
+            rows += [named | row for row in result.rows]
+        failures = count_failures(rows)
+        for name, failed in failures.items():
+            self.shown.warn(
+                f"{model.name}: the monitor {name} failed on {failed['failed']:,} of {failed['rollouts']:,} rollouts, "
+                f"which are left out ({failed['reason']}). The same command asks again."
+            )
+        entry = {"name": model.name, "step": model.step, "weights": model.weights_sha256}
+        reading = asdict(count_unread(checkpoint.graded))
+        return entry | {"measures": measures, "reading": reading, "failures": failures}, rows
+
+    def _prepare(
+        self, policy: Policy, step: int, base_rows: Sequence[Row] | None
+    ) -> EvaluatedCheckpoint:
+        """Sample one rollout of each held-out problem."""
+        from glasshouse.generate.engines import LocalGeneration
+
+        config = self.config
+        backend = LocalGeneration(policy, config.generate)
+        collector = RolloutCollector(policy, self.task, backend, config)
+        sampling = config.generate.sampling()
+        if self.greedy:
+            limit, stop = sampling.max_tokens, sampling.stop
+            sampling = SamplingParams(max_tokens=limit, temperature=0, stop=stop)
+        graded: list[Rollout] = []
+
+        def collect(problems: Sequence[Problem], *, samples: int, split: str) -> list[Rollout]:
+            groups = collector.collect(
+                problems, step=step, split=split, samples=samples, sampling=sampling
+            )
+            rollouts = [rollout for group in groups for rollout in group]
+            graded.extend(rollouts)
+            return rollouts
+
+        return EvaluatedCheckpoint(
+            step=step,
+            policy=policy,
+            generator=backend.generator,
+            task=self.task,
+            rollouts=collect(self.validation, samples=1, split="monitor"),
+            collect=collect,
+            graded=graded,
+            grade=make_grader(config.reward),
+            max_tokens=config.generate.max_tokens,
+            seed=config.seed,
+            reserve=self.reserve,
+            base_rows=base_rows,
         )
-    reading = asdict(count_unread(checkpoint.graded))
-    return entry | {"measures": measures, "reading": reading, "failures": failures}, rows
 
 
 def count_failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
@@ -279,46 +313,6 @@ def count_failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
         for name, own in failed.items()
         if own
     }
-
-
-def _open_results(
-    run: Path,
-    out: Path | None,
-    config: Config,
-    task: Task[Any],
-    plan: MonitorPlan,
-    greedy: bool,
-    sources: Sources,
-    shown: MonitorProgress,
-) -> tuple[MonitorResultsFile, list[Problem], list[Problem]]:
-    """Return the results so far, the held-out problems, and those on which monitors are fitted. The settings
-    of the file hold everything besides the weights that the results depend on."""
-    from glasshouse.models.sources import software_versions
-
-    count = config.evaluate.problems
-    reserved = plan.reserve if isinstance(task, Organism) else 0
-    candidates = draw_validation(_with_problems(config, count + reserved), task)
-    validation_filter = ValidationFilter(candidates, count)
-    validation, audit = validation_filter.select_clean(run)
-    if "unreadable" in audit:
-        shown.warn(describe_unreadable(audit["unreadable"]))
-    reserve = validation_filter.clean_problems(count + reserved)[count:]
-    settings = {
-        "problems": len(validation),
-        "problems_sha256": _hash_problems(validation),
-        "reserve": len(reserve),
-        "reserve_sha256": _hash_problems(reserve),
-        "removed_as_trained_on": audit["removed"],
-        "rollouts": "greedy" if greedy else f"sampled at {config.generate.temperature:g}",
-        "max_tokens": config.generate.max_tokens,
-        "seed": config.seed,
-        "task": {"name": config.task.name, "style": config.task.style.value},
-        "reward": config.reward.model_dump(mode="json"),
-        "plan": plan.describe(task),
-        "sources": sources,
-        "versions": software_versions(),
-    }
-    return MonitorResultsFile(out or run / "results", settings), validation, reserve
 
 
 def _check_sources(run: Path, config: Config, accept: bool) -> Sources:
@@ -349,25 +343,6 @@ def _load_policy(config: Config) -> Policy:
 
 def _hash_problems(problems: Sequence[Problem]) -> str:
     return hashlib.sha256(json.dumps([[p.task, p.key] for p in problems]).encode()).hexdigest()
-
-
-def _list_models(
-    run: Path, config: Config, base: Policy, shown: MonitorProgress
-) -> list[Checkpoint]:
-    """Return the base, then every valid checkpoint, oldest first."""
-    from glasshouse.models.sources import fingerprint_weights
-
-    valid = []
-    for checkpoint in list_checkpoints(run / "checkpoints"):
-        if checkpoint.damage:
-            damage = checkpoint.damage[0]
-            shown.warn(f"{checkpoint.path.name} is damaged ({damage}) and is skipped.")
-        else:
-            valid.append(checkpoint)
-    if not valid:
-        raise RunError(f"{run} has no valid checkpoint, so there is nothing to monitor yet.")
-    weights = fingerprint_weights(base)
-    return [Checkpoint(name=BASE, step=0, path=Path(config.model), weights_sha256=weights), *valid]
 
 
 def _write_changes(file: MonitorResultsFile) -> dict[str, Any]:
