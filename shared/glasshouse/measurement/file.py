@@ -23,6 +23,7 @@ from glasshouse.measurement.columns import Columns, Scores
 from glasshouse.measurement.intervals import PairedComparison, compare_paired, holm_correct
 from glasshouse.measurement.reading import Reading, explain_unread
 from glasshouse.measurement.registry import lookup
+from glasshouse.measurement.resampling import Key
 from glasshouse.monitors.base import (
     Monitor,
     MonitorOutput,
@@ -175,31 +176,64 @@ class RolloutFile:
 
     @cached_property
     def fitted(self) -> list[FittedMonitor]:
-        """The monitors, fitted on a part of the problems where they need it."""
-        return _fit_monitors(self.source, self.monitors, self.on_progress)
+        """The monitors; those that are fitted need a first pass over the file."""
+        source = self.source
+        needs_states = any(monitor.scope is Scope.ACTIVATIONS for monitor in self.monitors)
+        if needs_states and "activations" not in source.mapping.columns:
+            raise RolloutFileError(
+                f"{source.path}: a probe reads hidden states. Map a column with a list of numbers, as in "
+                "--map activations=hidden_state."
+            )
+        parts: dict[str, list[tuple[Rollout, int]]] = {FIT: [], THRESHOLD: [], "evaluate": []}
+        if any(isinstance(monitor, FittedKind) for monitor in self.monitors):
+            for rollout in source.rollouts(lambda share: self.on_progress("fit", share)):
+                label, part = self.label_of(rollout), part_of(rollout.problem.key)
+                is_useful = part == FIT or (part == THRESHOLD and not label)  # only benign ones
+                if is_useful and not np.isnan(label) and len(parts[part]) < MAX_FITTED_ROWS:
+                    parts[part].append((rollout, int(label)))
+        return [
+            fit_monitor(m, _views(m.scope, parts[FIT]), _views(m.scope, parts[THRESHOLD]))
+            if isinstance(m, FittedKind)
+            else FittedMonitor(name=m.name, monitor=m)
+            for m in self.monitors
+        ]
 
     def score(self, rollouts: Sequence[Rollout]) -> list[list[MonitorOutput]]:
         """The outputs of each monitor for these rollouts."""
         return [_score(monitor, rollouts) for monitor in self.fitted]
 
+    def label_of(self, rollout: Rollout) -> float:
+        """1, 0 or NaN. Without a label or a hint in the file, the behaviour is a wrong answer."""
+        if self.source.mapping.columns.keys() & {"label", "hint"}:
+            return np.nan if rollout.behaviour is None else float(rollout.behaviour)
+        return np.nan if rollout.grade.correct is None else float(not rollout.grade.correct)
+
+    def describe_behaviour(self) -> str:
+        columns = self.source.mapping.columns
+        if self.source.has_human_labels:
+            count = count_noun(len(self.source.labels), "rollout")
+            return f"what a person said of {count} on the page"
+        if "label" in columns:
+            return f"the column {columns['label']}"
+        if "hint" in columns:
+            return f"the answer equals the column {columns['hint']}"
+        return "a wrong answer" if "correct" in columns or "gold" in columns else ""
+
     def measure(self) -> MeasureReport:
         """Measure each checkpoint and seed."""
-        source, fitted = self.source, self.fitted
-        cells = _read_cells(source, fitted, self.steps_per_checkpoint, self.on_progress)
-        has_label = "label" in source.mapping.columns
+        source, cells = self.source, self._read_cells()
         order = _order_checkpoints([checkpoint for checkpoint, _ in cells])
         places = sorted(cells, key=lambda place: (order.index(place[0]), place[1]))
         measured: list[MeasuredCell] = []
         for place in places:
             self.on_progress("estimate", len(measured) / len(places))
-            why_unread = "" if self.allow_unread else explain_unread(cells[place].reading, *WAYS)
-            measured.append(measure_cell(cells[place], place, fitted, why_unread, has_label))
+            measured.append(self._measure_cell(cells[place], place))
         changes: dict[str, Measure] = {}
         if len(order) > 1 and len({seed for _, seed in places}) == 1:
             known = {name for name, own in measured[-1].measures.items() if own.value is not None}
             ends = [cells[places[end]] for end in (0, -1)]
             for chosen in [ends, [_labelled(cell) for cell in ends]][: 1 + source.has_human_labels]:
-                first, last = (collect_columns(cell, fitted) for cell in chosen)
+                first, last = map(self._collect_columns, chosen)
                 found = measuring.measure_change(first, last, "file", key=("external",))
                 changes |= {
                     name: own for name, own in found.items() if name in known - changes.keys()
@@ -208,10 +242,10 @@ class RolloutFile:
             source=str(source.path),
             format=source.format.name,
             mapping=dict(source.mapping.columns),
-            behaviour=describe_behaviour(source),
+            behaviour=self.describe_behaviour(),
             monitors=[
                 _describe(m, (row.outputs[n] for cell in cells.values() for row in cell.rows))
-                for n, m in enumerate(fitted)
+                for n, m in enumerate(self.fitted)
             ],
             rollouts=sum(cell.rollouts for cell in cells.values()),
             unanswered=source.unanswered,
@@ -219,6 +253,109 @@ class RolloutFile:
             comparisons=compare_first_and_last(measured, order),
             changes=changes,
         )
+
+    def _read_cells(self) -> dict[tuple[str, int], Cell]:
+        """Read and score the rollouts, by checkpoint and seed."""
+        cells: dict[tuple[str, int], Cell] = {}
+        monitors = self.fitted
+        rollouts = self.source.rollouts(lambda share: self.on_progress("measure", share))
+        while batch := list(islice(rollouts, BATCH)):
+            if not cells:
+                for fitted in monitors:
+                    if isinstance(fitted.monitor, JudgeMonitor):
+                        fitted.monitor.require_verdict(_view(fitted.monitor.scope, batch[0]))
+            kept: list[tuple[Cell, Rollout]] = []
+            for rollout in batch:
+                place = (self._bin_checkpoint(rollout), rollout.seed)
+                if place not in cells and len(cells) == MAX_CELLS:
+                    raise RolloutFileError(
+                        f"{self.source.path} has more than {MAX_CELLS} pairs of checkpoint and seed. Merge steps "
+                        "with --steps-per-checkpoint N, or ignore them with --map checkpoint=."
+                    )
+                cell = cells.setdefault(place, Cell())
+                if cell.takes(rollout):
+                    kept.append((cell, rollout))
+            outputs = self.score([rollout for _, rollout in kept])
+            for position, (cell, rollout) in enumerate(kept):
+                cell.add(self._row_of(rollout, [column[position] for column in outputs]))
+        if not cells:
+            raise RolloutFileError(f"{self.source.path} has no rollouts.")
+        return cells
+
+    def _row_of(self, rollout: Rollout, outputs: Sequence[MonitorOutput]) -> CellRow:
+        correct, cot = rollout.grade.correct, parts_of(rollout.cot, rollout.text).cot
+        return CellRow(
+            problems=hash_problem(rollout.problem.key),
+            planted="arm" not in self.source.mapping.columns or rollout.arm == "planted",
+            label=self.label_of(rollout),
+            correct=np.nan if correct is None else float(correct),
+            reward=rollout.grade.reward,
+            has_cot=float(bool(cot.strip())),
+            cot_characters=float(len(cot)),
+            outputs=outputs,
+        )
+
+    def _bin_checkpoint(self, rollout: Rollout) -> str:
+        """The base, step 0, stays alone: with 50, the checkpoints are 0, 1–50, 51–100 …"""
+        size = self.steps_per_checkpoint
+        if not size:
+            return rollout.checkpoint
+        try:
+            first = (int(float(rollout.checkpoint)) - 1) // size * size + 1
+            return "0" if first < 1 else str(first) if size == 1 else f"{first}–{first + size - 1}"
+        except ValueError:
+            raise RolloutFileError(
+                f"{self.source.path}, row {rollout.sample}: --steps-per-checkpoint needs numbers, but the "
+                f'checkpoint is "{rollout.checkpoint}".'
+            ) from None
+
+    def _measure_cell(self, cell: Cell, place: tuple[str, int]) -> MeasuredCell:
+        """The measures of one checkpoint and seed. If too many answers are unread, accuracy is undefined for this
+        reason, and so are measures of the behaviour unless the file has its label."""
+        key, columns = ("external", *place), self.source.mapping.columns
+        measures = self._estimate(cell, key)
+        labelled = _labelled(cell)
+        if 0 < len(labelled.rows) < len(cell.rows):  # a person labelled some of them
+            known = self._estimate(labelled, key)
+            measures |= {name: own for name, own in known.items() if "labels" in lookup(name).needs}
+        why_unread = "" if self.allow_unread else explain_unread(cell.reading, *WAYS)
+        for name in measures if why_unread else ():
+            has_label = "label" in columns or "labels" not in lookup(name).needs
+            if name == "rollout_accuracy" or not has_label:
+                measures[name] = measuring.undefined(name, why_unread)
+        return MeasuredCell(
+            checkpoint=place[0],
+            seed=place[1],
+            rollouts=cell.rollouts,
+            problems=len({row.problems for row in cell.rows}),
+            is_sample=cell.limit < 2**64,
+            measures=measures,
+            reading=cell.reading,
+        )
+
+    def _estimate(self, cell: Cell, key: Key) -> dict[str, Measure]:
+        columns, scores = self._collect_columns(cell)
+        return measuring.measure(columns, "file", scores, key=key).measures
+
+    def _collect_columns(self, cell: Cell) -> tuple[Columns, list[Scores]]:
+        """The rollouts of a cell as columns, and the monitors' outputs for them."""
+        rows = cell.rows
+        values: dict[str, Any] = {
+            name: np.array([getattr(row, name) for row in rows], dtype)
+            for name, dtype in COLUMNS.items()
+        }
+        labels = as_floats(row.label for row in rows)
+        known = not np.isnan(labels).any()
+        scores = [
+            Scores.from_outputs(
+                fitted.name,
+                [row.outputs[n] for row in rows],
+                reason=fitted.reason,
+                no_threshold=fitted.no_threshold,
+            )
+            for n, fitted in enumerate(self.fitted)
+        ]
+        return Columns(behaviour=labels == 1, has_labels=known, **values), scores
 
 
 def measure(
@@ -318,85 +455,6 @@ def hash_problem(name: str) -> int:
     return randomness.key("external problem", name)
 
 
-def _read_cells(
-    opened: RolloutSource,
-    monitors: Sequence[FittedMonitor],
-    steps_per_checkpoint: int,
-    on_progress: OnProgress,
-) -> dict[tuple[str, int], Cell]:
-    """Read and score the rollouts, by checkpoint and seed."""
-    cells: dict[tuple[str, int], Cell] = {}
-    rollouts = opened.rollouts(lambda share: on_progress("measure", share))
-    while batch := list(islice(rollouts, BATCH)):
-        if not cells:
-            for fitted in monitors:
-                if isinstance(fitted.monitor, JudgeMonitor):
-                    fitted.monitor.require_verdict(_view(fitted.monitor.scope, batch[0]))
-        kept: list[tuple[Cell, Rollout]] = []
-        for rollout in batch:
-            place = (_bin_checkpoint(rollout, steps_per_checkpoint, opened), rollout.seed)
-            if place not in cells and len(cells) == MAX_CELLS:
-                raise RolloutFileError(
-                    f"{opened.path} has more than {MAX_CELLS} pairs of checkpoint and seed. Merge steps with "
-                    "--steps-per-checkpoint N, or ignore them with --map checkpoint=."
-                )
-            cell = cells.setdefault(place, Cell())
-            if cell.takes(rollout):
-                kept.append((cell, rollout))
-        outputs = [_score(monitor, [rollout for _, rollout in kept]) for monitor in monitors]
-        for position, (cell, rollout) in enumerate(kept):
-            cell.add(_row_of(opened, rollout, [column[position] for column in outputs]))
-    if not cells:
-        raise RolloutFileError(f"{opened.path} has no rollouts.")
-    return cells
-
-
-def _row_of(source: RolloutSource, rollout: Rollout, outputs: Sequence[MonitorOutput]) -> CellRow:
-    correct, cot = rollout.grade.correct, parts_of(rollout.cot, rollout.text).cot
-    return CellRow(
-        problems=hash_problem(rollout.problem.key),
-        planted="arm" not in source.mapping.columns or rollout.arm == "planted",
-        label=label_of(source, rollout),
-        correct=np.nan if correct is None else float(correct),
-        reward=rollout.grade.reward,
-        has_cot=float(bool(cot.strip())),
-        cot_characters=float(len(cot)),
-        outputs=outputs,
-    )
-
-
-def label_of(source: RolloutSource, rollout: Rollout) -> float:
-    """1, 0 or NaN. Without a label or a hint in the file, the behaviour is a wrong answer."""
-    if "label" in source.mapping.columns or "hint" in source.mapping.columns:
-        return np.nan if rollout.behaviour is None else float(rollout.behaviour)
-    return np.nan if rollout.grade.correct is None else float(not rollout.grade.correct)
-
-
-def describe_behaviour(source: RolloutSource) -> str:
-    columns = source.mapping.columns
-    if source.has_human_labels:
-        return f"what a person said of {count_noun(len(source.labels), 'rollout')} on the page"
-    if "label" in columns:
-        return f"the column {columns['label']}"
-    if "hint" in columns:
-        return f"the answer equals the column {columns['hint']}"
-    return "a wrong answer" if "correct" in columns or "gold" in columns else ""
-
-
-def _bin_checkpoint(rollout: Rollout, size: int, opened: RolloutSource) -> str:
-    """The base, step 0, stays alone: with 50, the checkpoints are 0, 1–50, 51–100 …"""
-    if not size:
-        return rollout.checkpoint
-    try:
-        first = (int(float(rollout.checkpoint)) - 1) // size * size + 1
-        return "0" if first < 1 else str(first) if size == 1 else f"{first}–{first + size - 1}"
-    except ValueError:
-        raise RolloutFileError(
-            f"{opened.path}, row {rollout.sample}: --steps-per-checkpoint needs numbers, but the checkpoint "
-            f'is "{rollout.checkpoint}".'
-        ) from None
-
-
 def _order_checkpoints(names: Sequence[str]) -> list[str]:
     """Numbers in order; other names as they appear."""
     distinct = list(dict.fromkeys(names))
@@ -406,65 +464,9 @@ def _order_checkpoints(names: Sequence[str]) -> list[str]:
         return distinct
 
 
-def measure_cell(
-    cell: Cell,
-    place: tuple[str, int],
-    monitors: Sequence[FittedMonitor],
-    why_unread: str = "",
-    has_label: bool = False,
-) -> MeasuredCell:
-    """The measures of one checkpoint and seed. If too many answers are unread, accuracy is undefined for this
-    reason, and so are measures of the behaviour unless the file has its label."""
-    columns, scores = collect_columns(cell, monitors)
-    key = ("external", *place)
-    measures = measuring.measure(columns, "file", scores, key=key).measures
-    labelled = _labelled(cell)
-    if 0 < len(labelled.rows) < len(cell.rows):  # a person labelled some of them
-        columns, scores = collect_columns(labelled, monitors)
-        known = measuring.measure(columns, "file", scores, key=key).measures
-        measures |= {name: own for name, own in known.items() if "labels" in lookup(name).needs}
-    if why_unread:
-        measures |= {
-            name: measuring.undefined(name, why_unread)
-            for name in measures
-            if name == "rollout_accuracy" or ("labels" in lookup(name).needs and not has_label)
-        }
-    return MeasuredCell(
-        checkpoint=place[0],
-        seed=place[1],
-        rollouts=cell.rollouts,
-        problems=len({row.problems for row in cell.rows}),
-        is_sample=cell.limit < 2**64,
-        measures=measures,
-        reading=cell.reading,
-    )
-
-
 def _labelled(cell: Cell) -> Cell:
     """Those of its rollouts whose behaviour is known: a person may have labelled a few."""
     return replace(cell, rows=[row for row in cell.rows if not np.isnan(row.label)])
-
-
-def collect_columns(cell: Cell, monitors: Sequence[FittedMonitor]) -> tuple[Columns, list[Scores]]:
-    """The rollouts of a cell as columns, and the monitors' outputs for them."""
-    rows = cell.rows
-    values: dict[str, Any] = {
-        name: np.array([getattr(row, name) for row in rows], dtype)
-        for name, dtype in COLUMNS.items()
-    }
-    labels = as_floats(row.label for row in rows)
-    known = not np.isnan(labels).any()
-    columns = Columns(behaviour=labels == 1, has_labels=known, **values)
-    scores = [
-        Scores.from_outputs(
-            fitted.name,
-            [row.outputs[n] for row in rows],
-            reason=fitted.reason,
-            no_threshold=fitted.no_threshold,
-        )
-        for n, fitted in enumerate(monitors)
-    ]
-    return columns, scores
 
 
 def compare_first_and_last(
@@ -500,35 +502,6 @@ def part_of(problem: str) -> str:
     return THRESHOLD if tenth < FIT_TENTHS + THRESHOLD_TENTHS else "evaluate"
 
 
-def _fit_monitors(
-    opened: RolloutSource, monitors: Sequence[Monitor | FittedKind], on_progress: OnProgress
-) -> list[FittedMonitor]:
-    """Fitted monitors need a first pass over the file."""
-    has_states = "activations" in opened.mapping.columns
-    if not has_states and any(monitor.scope is Scope.ACTIVATIONS for monitor in monitors):
-        raise RolloutFileError(
-            f"{opened.path}: a probe reads hidden states. Map a column with a list of numbers, as in "
-            "--map activations=hidden_state."
-        )
-    parts: dict[str, list[tuple[Rollout, int]]] = {FIT: [], THRESHOLD: [], "evaluate": []}
-    if any(isinstance(monitor, FittedKind) for monitor in monitors):
-        for rollout in opened.rollouts(lambda share: on_progress("fit", share)):
-            label, part = label_of(opened, rollout), part_of(rollout.problem.key)
-            is_useful = part == FIT or (part == THRESHOLD and not label)  # a threshold is benign
-            if is_useful and not np.isnan(label) and len(parts[part]) < MAX_FITTED_ROWS:
-                parts[part].append((rollout, int(label)))
-    return [
-        fit_monitor(
-            monitor,
-            _labelled_views(monitor.scope, parts[FIT]),
-            _labelled_views(monitor.scope, parts[THRESHOLD]),
-        )
-        if isinstance(monitor, FittedKind)
-        else FittedMonitor(name=monitor.name, monitor=monitor)
-        for monitor in monitors
-    ]
-
-
 def _score(fitted: FittedMonitor, rollouts: Sequence[Rollout]) -> list[MonitorOutput]:
     """The output for each rollout; a fitted monitor gives none for the problems it has seen."""
     if fitted.monitor is None:
@@ -551,7 +524,7 @@ def _view(scope: Scope, rollout: Rollout) -> View:
     return view_of_parts(scope, parts, state)
 
 
-def _labelled_views(scope: Scope, rows: Sequence[tuple[Rollout, int]]) -> LabelledViews:
+def _views(scope: Scope, rows: Sequence[tuple[Rollout, int]]) -> LabelledViews:
     views = [_view(scope, rollout) for rollout, _ in rows]
     labels, problems = [label for _, label in rows], [rollout.problem.key for rollout, _ in rows]
     return LabelledViews(views, labels, problems)
