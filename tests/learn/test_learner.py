@@ -171,7 +171,7 @@ def test_update_does_not_depend_on_microbatches(tiny: Tiny, name: str) -> None:
     assert max_difference(results[0], start) > 5e-5
 
 
-@pytest.mark.parametrize("name", list(algorithm))
+@pytest.mark.parametrize("name", ["grpo", "gspo", "dapo"])  # each way to divide the sum
 def test_skipping_rows_of_zero_advantage_changes_nothing(
     tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
