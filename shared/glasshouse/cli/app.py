@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from glasshouse import __version__
 
 # each module declares its commands
-from glasshouse.cli import machines, measure, rollouts, runs, study, tasks, train  # noqa: F401
+from glasshouse.cli import machines, measure, runs, study, tasks, train  # noqa: F401
 from glasshouse.cli.parser import COMMANDS, CommandParser, add_commands
 from glasshouse.errors import GlasshouseError, install_command
 from glasshouse.terminal import terminal_safe

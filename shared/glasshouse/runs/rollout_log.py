@@ -345,6 +345,13 @@ class RolloutReader:
                 continue
             yield from filter(query.matches, rows)
 
+    def raise_if_damaged(self) -> None:
+        if self.damage:
+            raise RunDataError(
+                f"The rollout log {self.file} is damaged: {self.damage[0]}. "
+                "`glasshouse rollouts` shows what can be read."
+            )
+
 
 def find_log(path: Path) -> Path:
     """Return the rollout log of a run directory, or `path` itself if it is a file; raise if neither is there."""
@@ -365,14 +372,6 @@ def read_rows(path: Path | str, *splits: str, after: int = -1) -> Iterator[Row]:
     """
     reader = RolloutReader(path)
     for row in reader.iter_rows(RolloutFilter(splits=splits, first_step=after + 1)):
-        _raise_if_damaged(reader)
+        reader.raise_if_damaged()
         yield row
-    _raise_if_damaged(reader)
-
-
-def _raise_if_damaged(reader: RolloutReader) -> None:
-    if reader.damage:
-        raise RunDataError(
-            f"The rollout log {reader.file} is damaged: {reader.damage[0]}. "
-            "`glasshouse rollouts` shows what can be read."
-        )
+    reader.raise_if_damaged()

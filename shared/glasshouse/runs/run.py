@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glasshouse.config.schema import Config
-from glasshouse.errors import RunDataError, RunError, did_you_mean, import_extra
+from glasshouse.errors import RunError, did_you_mean, import_extra
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
 from glasshouse.runs.rollout_log import RolloutReader
 from glasshouse.runs.rows import RolloutFilter, Row
@@ -99,11 +99,7 @@ class Run:
     def _read_rollouts(self, where: RolloutFilter) -> Iterator[Row]:
         reader = RolloutReader(self.path)
         yield from reader.iter_rows(where)
-        if reader.damage:
-            raise RunDataError(
-                f"The rollout log {reader.file} is damaged: {reader.damage[0]}. "
-                "The rows before this error are the readable ones."
-            )
+        reader.raise_if_damaged()
 
 
 def open_run(path: str | Path) -> Run:

@@ -23,7 +23,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -185,20 +184,6 @@ def _truncate_partial_line(file: Path) -> None:
         text = file.read_bytes()
         if not text.endswith(b"\n"):
             os.truncate(file, text.rfind(b"\n") + 1)
-
-
-def list_numbered_runs(config: Config) -> list[Path]:
-    """List the directories `runs/<task>-<algorithm>-<number>` of a configuration, oldest first."""
-    prefix = f"{config.task.name}-{config.learn.algorithm}-"
-    paths = Path("runs").glob(f"{prefix}*")
-    numbered = {p.name.removeprefix(prefix): p for p in paths}
-    return [numbered[n] for n in sorted(filter(re.compile("[0-9]+").fullmatch, numbered), key=int)]
-
-
-def next_run_path(config: Config) -> Path:
-    """Return `runs/<task>-<algorithm>-<number>` with the next unused number."""
-    last = [int(path.name.rpartition("-")[2]) for path in list_numbered_runs(config)[-1:]]
-    return Path("runs") / f"{config.task.name}-{config.learn.algorithm}-{sum(last) + 1}"
 
 
 def utc_timestamp() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -28,10 +29,8 @@ from glasshouse.runs.run_directory import (
     RunDirectory,
     is_locked,
     is_run_directory,
-    list_numbered_runs,
     load_run_config,
     load_summary,
-    next_run_path,
     utc_timestamp,
 )
 from glasshouse.terminal import count_noun, shell_command
@@ -224,12 +223,15 @@ def find_run_path(config: Config) -> Path:
     unfinished, else the next free number."""
     if config.out:
         return Path(config.out)
-    for path in list_numbered_runs(config)[-1:]:
-        if is_run_directory(path) and not is_locked(path) and not finished_summary(path, config):
-            with suppress(RunError, ConfigError):  # its config.yaml is damaged
-                if set(diff_configs(load_run_config(path), config)) <= {"out"}:
-                    return path
-    return next_run_path(config)
+    prefix = f"{config.task.name}-{config.learn.algorithm}-"
+    endings = [path.name.removeprefix(prefix) for path in Path("runs").glob(f"{prefix}*")]
+    last = max((int(text) for text in endings if re.fullmatch("[0-9]+", text)), default=0)
+    path = Path("runs", f"{prefix}{last}")
+    if is_run_directory(path) and not is_locked(path) and not finished_summary(path, config):
+        with suppress(RunError, ConfigError):  # its config.yaml is damaged
+            if set(diff_configs(load_run_config(path), config)) <= {"out"}:
+                return path
+    return Path("runs", f"{prefix}{last + 1}")
 
 
 def finished_summary(path: Path, config: Config) -> dict[str, Any] | None:

@@ -103,7 +103,8 @@ class TrainingRun:
         self.data_manifest = describe_data(config, self.task, self.problems, len(self.validation))
         self.progress = Progress(data=self.problems.state())
         self.diagnostics = Diagnostics(config)
-        self.interruption = Interruption(self._announce_stop)
+        stopping = "Stopping: saving a checkpoint. Press Ctrl-C again to stop at once."
+        self.interruption = Interruption(lambda: self.display.warn(stopping))
         self.started = time.perf_counter()
         """Clock reading at which the run would have started without interruptions."""
         self.last_evaluation: dict[str, Any] | None = None
@@ -191,9 +192,6 @@ class TrainingRun:
         step = self.checkpoints.saved_step
         path = self.directory.checkpoints / f"step-{step:06d}"
         return f"The last checkpoint is {path}." if step >= 0 else "No checkpoint was saved."
-
-    def _announce_stop(self) -> None:
-        self.display.warn("Stopping: saving a checkpoint. Press Ctrl-C again to stop at once.")
 
     def _summarize(self, **outcome: Any) -> dict[str, Any]:
         """Write the summary of a finished or interrupted run and show it."""
