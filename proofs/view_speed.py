@@ -216,7 +216,7 @@ def measure_queries(address: str, report: Report) -> None:
         "correct=no",
         "text=987",
         "text=e",
-        "suspicious=any",
+        "label=none",
         "flagged=step_verifier&sort=-reward",
     ):
         with report.measure(f"server: {query}", "filter or search", repeats=5):

@@ -27,6 +27,7 @@ from glasshouse.view.report import write_report
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), "")
+FILE = ROOT / "tests" / "measurement" / "fixtures" / "inspect_json"
 LIVE_FRAMES = 20
 PICTURES: dict[str, tuple[str, int, int, Literal["light", "dark"]]] = {
     "view-overview-light": ("#/run/{run}/overview", 1440, 900, "light"),
@@ -38,6 +39,7 @@ PICTURES: dict[str, tuple[str, int, int, Literal["light", "dark"]]] = {
         900,
         "dark",
     ),
+    "view-file-light": ("#/run/inspect_json/rollouts?ref=file.0.1", 1280, 720, "light"),
     "view-run-narrow": ("#/run/{run}", 390, 844, "light"),
 }
 
@@ -56,7 +58,8 @@ def main() -> int:
         run: Path = args.run or train_example(Path(folder) / "trained" / "sum_digits-grpo-1")
         served = Path(folder) / "runs"
         served.mkdir()
-        command = [sys.executable, "-m", "glasshouse", "view", str(served), "--port", "0"]
+        shown = [str(served), str(FILE), "--monitor", "rule:note=(?i)note"]
+        command = [sys.executable, "-m", "glasshouse", "view", *shown, "--port", "0"]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert server.stdout is not None

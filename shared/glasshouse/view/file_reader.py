@@ -23,7 +23,7 @@ from glasshouse.monitors.base import Monitor
 from glasshouse.runs.rows import Row, to_row
 from glasshouse.runs.run_directory import stamp_file
 from glasshouse.tables import list_files
-from glasshouse.terminal import count_noun, shell_command
+from glasshouse.terminal import count_noun
 from glasshouse.view.measured import summarize_measures
 from glasshouse.view.rollout_index import Frame
 from glasshouse.view.run_measures import collect_measures, metric_columns
@@ -132,13 +132,12 @@ class FileReader:
             problem = str(error)
         cells = summary.get("checkpoints", [])
         rollouts = count_noun(summary.get("rollouts", 0), "rollout")
-        command = shell_command(["glasshouse", "measure", self.location.path])
         damage = {"file": self.location.path.name, "problem": problem.rstrip("."), "remedy": ""}
         return {
             **describe_file(self.location, self.file.source.format.name),
             "version": self.version,
             "tabs": ["overview", *([""] if len(cells) > 1 else []), "rollouts", "problems"],
-            "facts": f"{rollouts} of {self.location.path} ({self.file.source.format.name})",
+            "facts": f"{rollouts}, format {self.file.source.format.name}",
             "config_text": "",
             "families": [family.value for family in Family if family],
             "metrics": metric_columns([]),
@@ -154,7 +153,7 @@ class FileReader:
             "settings": summary.get("settings", {}),
             "versions": {},
             "notes": [],
-            "commands": {"measure": command},
+            "commands": {},
             "damage": [damage] if problem else [],
         }
 

@@ -16,6 +16,7 @@ from glasshouse.files import read_regular_file
 from glasshouse.measurement.intervals import difference_interval, mean_interval, wilson_interval
 from glasshouse.measurement.registry import (
     HEADLINE_ACCURACY,
+    MEASURES,
     Family,
     headline_accuracy,
     headline_measures,
@@ -83,7 +84,8 @@ def collect_measures(
             for name, measured in measures.items():
                 id = f"{source}.{name}" if source else name
                 change = describe_value(changes[name]) if name in changes else None
-                own = {**describe_measure(id), "points": [], "change": change}
+                of_file = f"file.{name}" if not source and f"file.{name}" in MEASURES else id
+                own = {**describe_measure(of_file), "points": [], "change": change}
                 point = {"step": checkpoint["step"], **describe_value(measured)}
                 found.setdefault(id, own)["points"].append(point)
     return {id: found[id] for id in sort_measures(found)}

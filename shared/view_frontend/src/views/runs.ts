@@ -100,7 +100,7 @@ export function runsView(root: HTMLElement, onlive: (connected: boolean) => void
       if (!picked.delete(id)) picked.add(id);
       setParams({ pick: [...picked].join("|") });
     } });
-    const row = (run: Overview): HTMLElement => h("tr", {}, h("td", {}, pick(run.id)),
+    const row = (run: Overview): HTMLElement => h("tr", {}, h("td", {}, run.status === "file" ? null : pick(run.id)),
       COLUMNS.map((c) => h("td", { "data-label": c.title, class: c.numeric ? "numeric" : "" }, c.cell(run))));
     replace(body,
       tableRegion("Runs", [h("th", { scope: "col" }, h("span", { class: "offscreen" }, "Compare")), ...COLUMNS.map((c) => heading(c, sort))], runs.map(row), "runs"),
