@@ -134,7 +134,7 @@ def test_checkpoint_that_takes_longer_than_the_grace_period_is_abandoned(
     write_checkpoint = checkpoints.write_checkpoint
 
     def slow(folder: Path, snapshot: checkpoints.Snapshot) -> checkpoints.Checkpoint:
-        if snapshot.step == 3:
+        if snapshot.state["step"] == 3:
             signal.pause()  # until the alarm at the end of the grace period
         return write_checkpoint(folder, snapshot)
 
