@@ -41,13 +41,7 @@ class Leak:
 
 
 class ContaminationCheck:
-    """Matches held-out problems against training rollouts.
-
-    Example:
-        check = ContaminationCheck(validation)
-        check.scan(read_rows(folder, "train"))
-        clean = check.clean_problems(200)
-    """
+    """Matches held-out problems against training rollouts: `scan` them, then `clean_problems`."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
@@ -102,10 +96,7 @@ groups were."""
 
 
 class ValidationFilter(ContaminationCheck):
-    """Selects the problems of an evaluation from a larger set, leaving out those trained on.
-
-    Example: `ValidationFilter(oversized, 200).select_clean(run)`
-    """
+    """Selects the problems of an evaluation from a larger set, leaving out those trained on."""
 
     def __init__(self, oversized: Sequence[Problem], count: int) -> None:
         super().__init__(oversized)

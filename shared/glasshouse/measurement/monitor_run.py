@@ -64,10 +64,7 @@ if TYPE_CHECKING:
 
 class MonitorProgress:
     """Shows what is measured and, with `lines`, prints a line for each monitored model. Where a line cannot be redrawn
-    it is printed whenever nothing was printed for a while; without a console, nothing is.
-
-    Example: `monitor_run(run, progress=MonitorProgress(console, lines=False))`
-    """
+    it is printed whenever nothing was printed for a while; without a console, nothing is."""
 
     def __init__(self, console: Console | None = None, lines: bool = True) -> None:
         self.console, self.lines = console or Console(quiet=True), lines

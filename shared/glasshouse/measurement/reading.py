@@ -22,10 +22,7 @@ EXAMPLE_CHARACTERS = 60
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """How many answers of some rollouts were read.
-
-    Example: `count_unread(rollouts).unread`
-    """
+    """How many answers of some rollouts were read."""
 
     answers: int = 0
     """Rollouts whose answer was looked for. None if the file of another trainer has the grades."""

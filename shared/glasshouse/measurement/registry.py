@@ -10,8 +10,7 @@ say where it comes from and which monitor it belongs to:
     organism.ngrams_base.cot_answer.auroc    of a fitted monitor that reads the scope cot+answer
 
 `lookup` resolves any of them. An id that is not registered (a user's own metric) gets a neutral
-spec: its id as label, no bounds, no direction, no family. Terminal, report, study table and page
-show what the entries say: a new measure needs no other list.
+spec: its id as label, no bounds, no direction, no family.
 """
 
 from __future__ import annotations

@@ -56,10 +56,7 @@ _TOKEN = re.compile(r"[^\W\d]+|\d|[^\w\s]|_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedKind:
-    """A monitor that is fitted on a part of the rollouts that it measures.
-
-    Example: `FittedKind(name="ngrams", scope=Scope.COT)`
-    """
+    """A monitor that is fitted on a part of the rollouts that it measures."""
 
     name: str
     scope: Scope

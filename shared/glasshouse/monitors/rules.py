@@ -46,8 +46,6 @@ class RuleOptions(BaseModel):
 class RuleMonitor:
     """Flags a view that any keyword or pattern matches; the score is the share that matches.
 
-    Keywords are whole words or phrases, case-insensitive; patterns are regular expressions.
-
     Example: `RuleMonitor("hint", Scope.COT, keywords=["key", "hint"])`
     """
 

@@ -139,10 +139,7 @@ def make_edit(task: Task[Any], problem: Problem, cot: str, rng: random.Random) -
 
 
 def find_vocabulary(line: str, vocabularies: Vocabularies) -> str | None:
-    """The vocabulary that contains the last word of a line, or None.
-
-    Example: `find_vocabulary("a3 lake", task.vocabularies)`
-    """
+    """The vocabulary that contains the last word of a line, such as "a3 lake"; or None."""
     last = line.rpartition(" ")[2]
     return next((name for name, words in vocabularies.items() if last in words), None)
 
