@@ -60,29 +60,6 @@ class LlamaDecoder:
         self.positions = self.positions + 1
         return self._logits(F.rms_norm(x, x.shape[-1:], w.norm, w.eps))
 
-    def _start_grid(
-        self, lengths: Tensor, group_size: int, max_new_tokens: int, common: int = 0
-    ) -> None:
-        """Prepares rows for prompts of these lengths, whose first `common` tokens need no padding."""
-        longest = int(lengths.max())
-        if len(self.cos) < longest + max_new_tokens:
-            self.cos, self.sin = llama.rotary_tables(self.w, longest + max_new_tokens)
-        padded = torch.arange(common, longest) >= lengths[:, None]  # (G, P)
-        padding = torch.zeros(padded.shape).masked_fill_(padded, -torch.inf)
-        self.padding = padding.to(self.w.device)
-        self.positions = lengths.repeat_interleave(group_size).to(self.w.device)
-        self.groups, self.group_size, self.length = len(lengths), group_size, 0
-
-    def _new_cache(self, *shape: int) -> Cache:
-        """Empty keys and values of all layers."""
-        return [
-            (
-                torch.empty(shape, dtype=self.w.dtype, device=self.w.device),
-                torch.empty(shape, dtype=self.w.dtype, device=self.w.device),
-            )
-            for _ in self.w.layers
-        ]
-
     def _logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits; float32 for a bfloat16 model: sampling needs the precision."""
         logits = linear(hidden, self.w.head)
@@ -95,19 +72,26 @@ class LlamaDecoder:
         self, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int
     ) -> Tensor:
         w = self.w
-        lengths = torch.tensor([len(p) for p in prompts])
-        common = count_common_tokens(prompts)
-        self._start_grid(lengths, group_size, max_new_tokens, common)
+        lengths, common = torch.tensor([len(p) for p in prompts]), count_common_tokens(prompts)
+        longest = int(lengths.max())
+        if len(self.cos) < longest + max_new_tokens:
+            self.cos, self.sin = llama.rotary_tables(w, longest + max_new_tokens)
+        padded = (
+            torch.arange(common, longest) >= lengths[:, None]
+        )  # (G, P); the start has no padding
+        self.padding = torch.zeros(padded.shape).masked_fill_(padded, -torch.inf).to(w.device)
+        self.positions = lengths.repeat_interleave(group_size).to(w.device)
+        self.groups, self.group_size, self.length = len(prompts), group_size, 0
         last, start, rest = forward_prompts(w, prompts, common)
-        empty = torch.empty(w.num_kv_heads, 0, w.head_dim, dtype=w.dtype, device=w.device)
+        empty = rest[0][0].new_empty(w.num_kv_heads, 0, w.head_dim)
         self.shared_prefix_cache: Cache = [(k[0], v[0]) for k, v in start] or [
-            (empty, empty)
-        ] * len(rest)
+            (empty, empty) for _ in rest
+        ]
         self.prompt_cache: Cache = [
             (k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()) for k, v in rest
         ]
-        rows = len(prompts) * group_size
-        self.cache = self._new_cache(w.num_kv_heads, rows, max_new_tokens, w.head_dim)
+        shape = (w.num_kv_heads, len(prompts) * group_size, max_new_tokens, w.head_dim)
+        self.cache = [(empty.new_empty(shape), empty.new_empty(shape)) for _ in rest]
         self.grid_rows: Tensor | slice = slice(None)  # of each row that is decoded
         return self._logits(last).repeat_interleave(group_size, 0)
 
@@ -169,7 +153,10 @@ class LlamaDecoder:
         groups, widest = counts.nonzero()[:, 0], int(counts.max())
         if len(groups) * widest > SHRINK_BELOW * len(used):
             return
-        kept = first_rows(grid, groups, widest)
+        order = grid[groups].to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        kept = (
+            groups[:, None] * self.group_size + order[:, :widest]
+        ).flatten()  # those in use first
         new_index = torch.empty_like(used, dtype=torch.long)
         new_index[kept] = torch.arange(len(kept), device=kept.device)
         self.grid_rows = new_index[rows]
@@ -188,9 +175,3 @@ class LlamaDecoder:
 
     def release(self) -> None:
         self.cache, self.shared_prefix_cache, self.prompt_cache = [], [], []
-
-
-def first_rows(grid: Tensor, groups: Tensor, count: int) -> Tensor:
-    """Indices of `count` rows of each of these groups, those that are true in the grid `(G, K)` first, in order."""
-    order = grid[groups].to(torch.int8).argsort(dim=1, descending=True, stable=True)
-    return (groups[:, None] * grid.shape[1] + order[:, :count]).flatten()
