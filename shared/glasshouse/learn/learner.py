@@ -194,7 +194,7 @@ class Learner:
             if hasattr(self.policy.model, "peft_config"):
                 tensors[f"{ADAPTER_KEY}/{name}"] = parameter.detach().cpu()
             for key, value in self.optimizer.state[parameter].items():
-                tensors[f"{key}/{name}"] = value.cpu()
+                tensors[f"{key}/{name}"] = value.cpu().contiguous()
         return LearnerState(self.version, tensors)
 
     def restore(self, state: LearnerState) -> None:
