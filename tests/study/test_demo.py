@@ -29,7 +29,7 @@ from glasshouse.study.demo import (
     draw_curves,
     run_demo,
 )
-from glasshouse.view import figures
+from glasshouse.study.figures import LIGHT_COLOURS
 
 pytestmark = pytest.mark.xdist_group("demo")  # one worker trains the two runs
 TINY = [
@@ -174,4 +174,4 @@ def test_a_difference_is_claimed_only_if_its_interval_supports_it() -> None:
     nothing = DemoComparison([unused, unused], [unused, unused])
     assert nothing.difference(MENTIONS).value is None
     assert "mentions it in undefined" in nothing.sentences()[-1]
-    assert len(draw_curves(nothing, figures.COLOURS).axes) == len(CURVES)
+    assert len(draw_curves(nothing, LIGHT_COLOURS).axes) == len(CURVES)
