@@ -30,12 +30,6 @@ QUESTIONS = [f"Tom has {20 + i} clips and sells 3. How many are left?" for i in 
 ANSWERS = [str(17 + i) for i in range(60)]
 
 
-@pytest.fixture(autouse=True)
-def enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine, too, all gold answers are checked."""
-    monkeypatch.setattr("glasshouse.tasks.problem_files.GOLD_SECONDS", 300.0)
-
-
 def write(path: Path, rows: list[dict[str, Any]]) -> str:
     if path.suffix == ".csv":
         with open(path, "w", newline="") as file:
