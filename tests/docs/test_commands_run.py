@@ -37,6 +37,8 @@ NOT_RUN = {
     "--to wandb": "needs an account; make proofs ONLY=trackers",
     "hosts worker": "runs until it is stopped; make proofs ONLY=hosts",
     "hosts check": "needs another machine; make proofs ONLY=hosts",
+    "glasshouse demo": "trains two runs; tests/study/test_demo.py runs it smaller",
+    "demo/study.yaml": "trains 16 runs; tests/study/test_demo.py checks the file",
     "glasshouse view": "serves until it is stopped; tests/view starts it",
     "glasshouse plan": "its examples need a model hub; tests/training",
     "glasshouse study mine.yaml": "trains runs in separate processes; tests/study does it on the mock model",
@@ -78,7 +80,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepare(folder: Path, words: list[str], run: Path) -> None:
     """Write the files that a command names."""
     for word in words:
-        path = word.partition("/checkpoints/")[0]
+        path = word.removeprefix("model=").partition("/checkpoints/")[0]
         if path in ("RUN", "RUN2") or (path.startswith("runs/") and "hotter" not in path):
             shutil.copytree(run, folder / path, dirs_exist_ok=True)
     if any("training/" in word for word in words):
