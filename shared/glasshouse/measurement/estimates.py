@@ -72,10 +72,11 @@ def estimate(
     *,
     key: Key,
     null_key: Key | None = None,
+    draw_key: Key | None = None,
     resamples: int = RESAMPLES,
 ) -> Measure:
     """The measure with everything that is reported with it; without resamples, only its value. The null is keyed by
-    `key`, or by `null_key` and the measure's stream.
+    `key`, or by `null_key` and the measure's stream. Measures of one `draw_key` share their draws of problems.
 
     Example: `estimate(mean_values(correct, problems), lookup("accuracy"), key=("try", 0)).low`
     """
@@ -88,7 +89,7 @@ def estimate(
         return measure
     if values.word:
         key = (*key, values.word.format(stream=spec.stream))
-    draws = Resamples.of(values.problems, key, resamples)
+    draws = Resamples.of(values.problems, key if draw_key is None else draw_key, resamples)
     interval = Interval(draws.units, reason="one unit alone has no interval")
     if draws.units > 1:
         interval = expanded_percentile_interval(values.resampled(draws), draws.units)

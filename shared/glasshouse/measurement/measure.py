@@ -74,7 +74,8 @@ def measure(
         if reason:
             result.measures[name] = undefined(name, reason)
         else:
-            keys = {"key": entry.key, "resamples": resamples}
+            shared = key if report == "file" else None  # published measures have their own draws
+            keys = {"key": entry.key, "draw_key": shared, "resamples": resamples}
             result.estimate(name, entry.make(), spec, rollouts, **keys)
     return result
 
@@ -94,7 +95,9 @@ def measure_change(
         earlier = before.get(entry.name)  # none if only the last checkpoint has both arms
         if earlier and not earlier.reason and not entry.reason:
             values = subtract_values(entry.make(), earlier.make())
-            changes[entry.name] = estimate(values, entry.spec, key=(*entry.key, "change"))
+            shared = (*key, "change") if report == "file" else None
+            own_key = (*entry.key, "change")
+            changes[entry.name] = estimate(values, entry.spec, key=own_key, draw_key=shared)
     return changes
 
 
