@@ -93,7 +93,6 @@ def test_a_user_error_names_its_cause_and_exits_with_2(
         (["train", "--no-such-option"], "--no-such-option"),
         (["train", "steps"], "key=value"),
         (["report", "figure", "runs/a"], "--out"),
-        ([], "COMMAND"),
     ],
 )
 def test_a_usage_error_exits_with_2_and_suggests_the_nearest_name(

@@ -14,6 +14,7 @@ import pytest
 
 from glasshouse.cli.app import main
 from glasshouse.measurement.evaluate import resolve_evaluation_config
+from glasshouse.terminal import shell_command
 from glasshouse.view.run_reader import RunLocation, RunReader
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -129,3 +130,18 @@ def test_a_checkpoint_is_evaluated_like_its_run_except_for_the_arguments(
         resolve_evaluation_config("pocket"),
     ):
         assert (config.task.name, config.task.options) == ("sum_digits", {})
+
+
+def test_a_program_that_is_not_on_the_path_is_named_as_it_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(tmp_path / ".venv" / "bin" / "glasshouse")])
+    monkeypatch.setenv("PATH", "")
+    assert shell_command(["glasshouse", "check", "a b"]) == ".venv/bin/glasshouse check 'a b'"
+
+
+def test_the_program_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([])
+    assert "examples:" in capsys.readouterr().out

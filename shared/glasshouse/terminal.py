@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shlex
+import shutil
+import sys
 import threading
 import time
 import unicodedata
@@ -46,11 +48,15 @@ def terminal_safe_json(line: str) -> str:
 
 def shell_command(arguments: Sequence[str | os.PathLike[str]]) -> str:
     """Return a command line that a POSIX shell splits into exactly these arguments. An argument with
-    characters that a terminal would execute is written as $'…', which bash and zsh read.
+    characters that a terminal would execute is written as $'…', which bash and zsh read. A `glasshouse` that is
+    not on the path is named as it was called.
 
     Example: `shell_command(["glasshouse", "eval", "my run"])` gives `glasshouse eval 'my run'`
     """
-    return " ".join(_quote(os.fspath(argument)) for argument in arguments)
+    program, *others = [os.fspath(argument) for argument in arguments]
+    if os.path.basename(sys.argv[0]) == program and shutil.which(program) is None:
+        program = os.path.relpath(sys.argv[0])
+    return " ".join(map(_quote, [program, *others]))
 
 
 def count_noun(number: int, noun: str) -> str:

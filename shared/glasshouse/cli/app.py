@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
 
     def parse_and_run() -> int | None:
-        args = make_parser().parse_args(argv)
+        given = list(sys.argv[1:] if argv is None else argv)
+        args = make_parser().parse_args(given or ["--help"])
         if getattr(args, "imports", None):
             from glasshouse.registry import import_modules
 
