@@ -77,9 +77,7 @@ def measure_leak(steps: int) -> bool:
         overrides = {**RUN, **small, "steps": steps, "out": f"{folder}/run", "threads": 2}
         train(load_config(overrides=overrides), progress=False)
     early, late = seen[steps // 10], seen[steps]
-    print(
-        f"resident memory after {steps // 10} steps: {early:.0f} MB, after {steps}: {late:.0f} MB"
-    )
+    print(f"peak memory after {steps // 10} steps: {early:.0f} MB, after {steps}: {late:.0f} MB")
     return late < early + 30
 
 
@@ -98,10 +96,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             run = ["--steps", str(options.steps), "--run", str(threads), f"{folder}/run"]
             command = [sys.executable, "-m", "proofs.kernel_bits", *run]
-            process = subprocess.run(
-                command, env=environment, check=True, text=True, stdout=subprocess.PIPE
-            )
-        hashes.append(process.stdout.split()[-1])
+            output = subprocess.check_output(command, env=environment, text=True)
+        hashes.append(output.split()[-1])
         print(f"{threads} threads, torch {torch_uses}, kernel {kernel}: {hashes[-1]}", flush=True)
     are_equal = len(set(hashes)) == 1
     print(f"{options.steps} steps: {'all equal' if are_equal else 'DIFFERENT'}")
