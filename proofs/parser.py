@@ -37,11 +37,11 @@ PATTERNS = [
 """Texts that are repeated to stress one rule of the parser each."""
 
 
-def compare_chunk(first_seed: int) -> tuple[Counter[str], list[str]]:
+def compare_chunk(first_seed: int, count: int = CHUNK) -> tuple[Counter[str], list[str]]:
     """What the texts of these seeds are paid by kind and parser, and the differences."""
     paid: Counter[str] = Counter()
     differences: list[str] = []
-    for seed in range(first_seed, first_seed + CHUNK):
+    for seed in range(first_seed, first_seed + count):
         rng = random.Random(seed)
         text = generate_text(rng)
         for kind, golds in GOLDS.items():
