@@ -6,6 +6,7 @@ import time
 import pytest
 
 from glasshouse.config.loading import (
+    SYNONYMS,
     describe_keys,
     dump_yaml,
     load_config,
@@ -72,9 +73,19 @@ def test_overrides_set_options_terms_and_texts():
     ("text", "key", "suggestion"),
     [
         ("stepps: 3", "stepps", '"steps"'),
-        ("lern:\n  learning_rate: 1", "lern", '"learn"'),
+        ("lern:\n  kl_coef: 1", "lern.kl_coef", '"learn.kl_coef"'),
+        ("lern: 1", "lern", '"learn"'),
+        ("learn:\n  lr: 1", "learn.lr", '"learn.learning_rate"'),
+        ("optim:\n  lr: 1", "optim.lr", '"learn.learning_rate"'),
+        ("batch_size: 1", "batch_size", '"data.groups_per_step"'),
+        ("max_new_token: 1", "max_new_token", '"generate.max_tokens"'),
+        ("checkpoint:\n  every: 1", "checkpoint.every", '"checkpoints.every"'),
         ("learn:\n  epochs_per_bach: 1", "learn.epochs_per_bach", '"learn.epochs_per_batch"'),
-        ("diagnostic:\n  zero_variance_steps: 3", "diagnostic", '"diagnostics"'),
+        (
+            "diagnostic:\n  zero_variance_steps: 3",
+            "diagnostic.zero_variance_steps",
+            '"diagnostics.zero_variance_steps"',
+        ),
         ("learning_rate: 0.1", "learning_rate", '"learn.learning_rate"'),
         ("learn:\n  max_tokens: 3", "learn.max_tokens", '"generate.max_tokens"'),
         ("data:\n  zzzzzz: 1", "data.zzzzzz", "data.size, data.source"),
@@ -242,3 +253,11 @@ def test_hostile_override_is_refused_with_its_key(override, named):
     with pytest.raises(ConfigError, match=named) as error:
         load_config([], [override])
     assert len(str(error.value)) < 500
+
+
+def test_every_synonym_names_a_key_and_is_none_itself():
+    keys = {key for key, *_ in describe_keys()}
+    assert keys >= SYNONYMS.keys()
+    words = [word for words in SYNONYMS.values() for word in words.split()]
+    assert len(words) == len(set(words))
+    assert not {key.rpartition(".")[2] for key in keys} & {*words}

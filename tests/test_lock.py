@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 from importlib import metadata
@@ -94,6 +96,19 @@ def test_a_checkout_is_installed_again_with_the_extra(monkeypatch: pytest.Monkey
     words = shlex.split(errors.install_command("wandb"))
     assert words[-5:] == ["-m", "pip", "install", "-e", "./shared[wandb]"]
     assert Path(words[0]).absolute() == Path(sys.executable)
+
+
+def test_an_environment_of_uv_gets_the_command_of_uv(tmp_path: Path) -> None:
+    uv, python = Path(sys.executable).with_name("uv"), tmp_path / "new" / "bin" / "python"
+    if not uv.exists():
+        pytest.skip("uv is not installed")
+    make = [uv, "venv", "--quiet", "--offline", "--python", sys.executable, tmp_path / "new"]
+    subprocess.run(make, check=True)
+    program = "from glasshouse import errors; print(errors.install_command('wandb'))"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "shared")}
+    printed = subprocess.check_output([python, "-c", program], text=True, cwd=ROOT, env=env)
+    words = ["uv", "pip", "install", "--python", str(python), "-e", "./shared[wandb]"]
+    assert shlex.split(printed) == words
 
 
 def test_an_installation_of_unknown_origin_gets_the_packages_of_the_extra(

@@ -7,7 +7,7 @@ class also inherits from the built-in exception that it refines.
 from __future__ import annotations
 
 import difflib
-import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -117,23 +117,30 @@ def install_command(extra: str, *, without_dependencies: Sequence[str] = ()) -> 
 
     Glasshouse is not on a package index: `pip install "glasshouse[wandb]"` would find nothing, or a package
     of somebody else. So a checkout is installed again, `python -m pip install -e ./shared[wandb]`, and
-    elsewhere the command names the packages of the extra.
+    elsewhere the command names the packages of the extra. An environment without pip was made by uv.
     """
-    from importlib import metadata
-
-    source, marker = Path(__file__).parent.parent, f'extra == "{extra}"'
+    source, python = Path(__file__).parent.parent, _shorten(Path(sys.executable or "python"))
     if (source / "pyproject.toml").exists():
         arguments = ["-e", f"{_shorten(source)}[{extra}]"]
     else:
-        lines = [
-            line.replace("'", '"').split(";") for line in metadata.requires("glasshouse") or []
-        ]
-        arguments = [line[0].strip() for line in lines if len(line) == 2 and marker in line[1]]
-    install = [_shorten(Path(sys.executable or "python")), "-m", "pip", "install"]
+        arguments = find_requirements(extra)
+    if importlib.util.find_spec("pip"):
+        install = [python, "-m", "pip", "install"]
+    else:
+        install = ["uv", "pip", "install", "--python", python]
     command = shlex.join([*install, *arguments])
     if without_dependencies:
         command += f" && {shlex.join([*install, '--no-deps', *without_dependencies])}"
     return command
+
+
+def find_requirements(extra: str) -> list[str]:
+    """The packages that an extra adds, as in `["wandb<0.32,>=0.31"]`."""
+    from importlib import metadata
+
+    lines = [line.replace("'", '"').split(";") for line in metadata.requires("glasshouse") or []]
+    marker = f'extra == "{extra}"'
+    return [line[0].strip() for line in lines if len(line) == 2 and marker in line[1]]
 
 
 def _shorten(path: Path) -> str:

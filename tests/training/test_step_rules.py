@@ -78,10 +78,12 @@ def test_the_first_evaluation_warns_once_and_says_what_to_change(
         assert later == {}
 
 
-def saved_steps(when: str, rewards: list[float]) -> list[int]:
-    overrides = [f"checkpoints.save_above_reward_when={when}", "checkpoints.save_best=false"]
-    config = load_config([], [*overrides, "checkpoints.every=0"])
-    manager: Any = CheckpointManager(config, *[None] * 4)  # type: ignore[arg-type]
+def saved_steps(rewards: list[float], parameters: int, *overrides: str) -> list[int]:
+    config = load_config([], ["checkpoints.every=0", *overrides])
+    model = SimpleNamespace(parameters=lambda: [SimpleNamespace(numel=lambda: parameters)])
+    policy: Any = SimpleNamespace(model=model)
+    directory: Any = None
+    manager = CheckpointManager(config, directory, policy, {}, print)
     progress, saved = Progress(), []
     for progress.step, reward in enumerate(rewards, 1):
         if manager.reasons_to_save(progress, reward, False):
@@ -89,15 +91,18 @@ def saved_steps(when: str, rewards: list[float]) -> list[int]:
     return saved
 
 
-def test_rewards_above_the_threshold_are_saved_by_either_rule() -> None:
-    rewards = [0.1, 0.4, 0.5, 0.3, 0.31]
-    assert saved_steps("crossing", rewards) == [2, 5]
-    assert saved_steps("always", rewards) == [2, 3, 5]
+def test_rewards_above_the_threshold_and_new_bests_are_saved_but_large_models_less_often() -> None:
+    rewards = [0.1, 0.4, 0.5, 0.3, 0.31, 0.3, *[0.4] * 8]
+    above = [2, 3, 5, *range(7, 15)]
+    assert saved_steps(rewards, 1000, "checkpoints.save_best=false") == above
+    assert saved_steps(rewards, 1000, "checkpoints.save_above_reward=null") == [1, 2, 3]
+    assert saved_steps(rewards, 10_000_000) == [1, 11]
+    assert saved_steps(rewards, 10_000_000, "checkpoints.reward_interval=4") == [1, 5, 9, 13]
 
 
-def printed_steps(*overrides: str) -> list[int]:
+def printed_steps(*overrides: str, is_terminal: bool = False) -> list[int]:
     config = load_config([], ["steps=10", *overrides])
-    display = TerminalDisplay(Console(file=io.StringIO(), force_terminal=True, width=200))
+    display = TerminalDisplay(Console(file=io.StringIO(), force_terminal=is_terminal, width=200))
     display.progress.disable = True
     model: Any = SimpleNamespace(num_parameters=lambda: 1)
     task: Any = SimpleNamespace(size=lambda: 1, describe=lambda: "")
@@ -119,8 +124,9 @@ def printed_steps(*overrides: str) -> list[int]:
 
 
 def test_log_every_decides_what_is_printed_and_what_trackers_get() -> None:
-    assert printed_steps() == []
+    assert printed_steps() == [*range(1, 11)]
     assert printed_steps("log_every=4") == [4, 8, 10]
+    assert printed_steps("log_every=0") == printed_steps(is_terminal=True) == []
     config = Config(steps=10, log_every=4)
     assert [step for step in range(1, 11) if config.logs_step(step)] == [4, 8, 10]
     assert all(Config(steps=10).logs_step(step) for step in range(1, 11))

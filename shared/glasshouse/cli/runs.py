@@ -138,15 +138,17 @@ def _parse_range(text: str, option: str, least: float) -> tuple[float, float]:
 
 command_group(
     "check",
-    "verify the files of a run, list its checkpoints, find leaked problems",
-    examples=["glasshouse check runs/try", "glasshouse check audit runs/try"],
+    "say what is installed; verify a run, list its checkpoints, find leaked problems",
+    examples=["glasshouse check", "glasshouse check runs/try", "glasshouse check audit runs/try"],
 )
 
 
 @command(
     "check run",
     "verify every file of a run, list its checkpoints and what is damaged",
-    RUN,
+    {
+        "RUN?": "a run directory; without one: what is installed, and what each missing part would enable"
+    },
     "Compares the configuration, the checkpoints, the rollout log, metrics, events, summary and monitor "
     "results with their checksums, and prints for each checkpoint its reward, size, the retention rules that keep it "
     "and why it was saved, and for each damage what is lost, what still works and what to do. "
@@ -154,6 +156,11 @@ command_group(
     examples=["glasshouse check runs/try"],
 )
 def _check(args: argparse.Namespace) -> int:
+    if not args.run:
+        from glasshouse.cli.installation import describe_installation
+
+        print_safe(*describe_installation())
+        return 0
     from glasshouse.runs.checkpoints import roles_of
     from glasshouse.runs.verify import verify_run
 

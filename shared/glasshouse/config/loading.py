@@ -300,7 +300,9 @@ def _format_errors(errors: Sequence[Any], layers: Sequence[Layer]) -> str:
 
 def _explain(error: Mapping[str, Any], key: str) -> str:
     if error["type"] == "extra_forbidden":
-        return f'there is no key "{key}".{_suggest_key(key)}'
+        inner = error["input"]  # of an unknown section, name its first key
+        path = next(flatten_keys({key: inner if isinstance(inner, Mapping) else None}))[0]
+        return f'there is no key "{path}".{_suggest_key(path)}'
     reason = plain_reason(str(error["msg"]))
     if error["type"] in ("model_type", "dict_type"):
         example = next((k for k, *_ in describe_keys() if k.startswith(f"{key}.")), f"{key}.name")
@@ -308,18 +310,64 @@ def _explain(error: Mapping[str, Any], key: str) -> str:
     return f'"{key}" is {error["input"]!r:.200}: {reason}.'
 
 
+SYNONYMS = {
+    "learn.learning_rate": "lr rate step_size",
+    "data.groups_per_step": "batch batch_size bs train_batch_size num_prompts prompts_per_step",
+    "generate.group_size": "num_generations num_samples samples_per_prompt rollouts_per_prompt num_return_sequences",
+    "generate.max_tokens": "max_new_tokens max_completion_length max_length response_length max_response_length",
+    "generate.temperature": "temp sampling_temperature",
+    "generate.engine": "use_vllm sampler rollout_engine",
+    "learn.kl_coef": "beta kl kl_beta kl_loss_coef kl_penalty init_kl_coef",
+    "learn.clip_low": "epsilon eps clip clip_range cliprange clip_ratio epsilon_low clip_ratio_low",
+    "learn.clip_high": "epsilon_high clip_ratio_high",
+    "learn.entropy_coef": "entropy entropy_bonus ent_coef",
+    "learn.max_grad_norm": "grad_clip clip_grad_norm gradient_clip gradient_clipping",
+    "learn.epochs_per_batch": "num_iterations ppo_epochs mu num_epochs epochs",
+    "learn.lr_schedule": "scheduler lr_scheduler lr_scheduler_type",
+    "learn.warmup_steps": "warmup lr_warmup_steps num_warmup_steps",
+    "learn.microbatch_tokens": "micro_batch_size per_device_train_batch_size gradient_accumulation_steps",
+    "learn.activation_checkpointing": "gradient_checkpointing",
+    "learn.lora_rank": "lora r rank use_peft",
+    "learn.algorithm": "algo loss loss_type adv_estimator",
+    "steps": "num_steps max_steps num_train_steps total_steps iterations num_train_epochs training_steps",
+    "seed": "random_seed rng_seed",
+    "model": "model_name model_name_or_path base_model model_path base",
+    "out": "output_dir output save_dir run_dir out_dir path",
+    "dtype": "bf16 fp16 torch_dtype precision",
+    "trackers": "report_to logger wandb tracker",
+    "log_every": "logging_steps log_interval log_freq",
+    "task.name": "environment env task_name dataset dataset_name",
+    "data.file": "train_file train_files data_path",
+    "evaluate.file": "eval_file val_files eval_dataset test_file",
+    "evaluate.every": "eval_steps eval_every eval_interval test_freq eval_freq",
+    "evaluate.problems": "eval_samples eval_size num_eval eval_batch_size max_eval_samples",
+    "checkpoints.every": "save_steps save_every save_freq save_interval",
+    "checkpoints.keep": "save_total_limit max_checkpoints",
+    "reward.terms": "rewards reward_funcs reward_function reward_fn",
+    "reward.penalties": "penalty",
+    "monarch.generators": "num_generators num_workers",
+}
+"""What other trainers call a key, for the error about an unknown one."""
+_KEY_OF = {word: key for key, words in SYNONYMS.items() for word in words.split()}
+
+
 def _suggest_key(key: str) -> str:
-    """Suggests a key of the same name in another section, or the nearest key of the same section."""
+    """Suggests the key of the same name, the one that other trainers call so, or the nearest one."""
     section, _, name = key.rpartition(".")
     keys = [k for k, *_ in describe_keys()]
-    for known in keys:
-        if known.rpartition(".")[2] == name:
-            return f' Did you mean "{known}"?'
-    siblings = {path for k in keys for path in _paths_to(k) if path.rpartition(".")[0] == section}
-    close = difflib.get_close_matches(name, sorted(k.rpartition(".")[2] for k in siblings), n=1)
-    if close:
-        return f' Did you mean "{key[: -len(name)]}{close[0]}"?'
-    return f" Known: {', '.join(sorted(siblings))}."
+    same = [k for k in keys if k.rpartition(".")[2] == name]
+    paths = {path: path for k in keys for path in _paths_to(k)}
+    if same or name.lower() in _KEY_OF:
+        near = difflib.get_close_matches(key, same or [_KEY_OF[name.lower()]], n=1, cutoff=0)
+    else:
+        near = difflib.get_close_matches(key, paths, n=1, cutoff=0.75)
+    if near:
+        return f' Did you mean "{near[0]}"?'
+    words = _KEY_OF | {k.rpartition(".")[2]: k for k in keys}
+    for word in difflib.get_close_matches(name, words, n=1, cutoff=0.75):
+        return f' Did you mean "{words[word]}"?'
+    siblings = sorted(path for path in paths if path.rpartition(".")[0] == section)
+    return f" Known: {', '.join(siblings or sorted(p for p in paths if '.' not in p))}."
 
 
 def _paths_to(key: str) -> Iterator[str]:

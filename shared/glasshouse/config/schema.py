@@ -220,28 +220,28 @@ class EvaluateConfig(Section):
     are removed. If none are removed, the first ones are used, whatever the value."""
 
 
-KEPT_CHECKPOINTS = ("first", "previous", "last", "best")
+KEPT_CHECKPOINTS = ("first", "previous", "last")
 
 
 class CheckpointConfig(Section):
     every: int = Field(20, ge=0)
     """Save every N steps; 0: not periodically. The last step is always saved."""
     save_above_reward: float | None = 0.3
-    """Save when the mean reward exceeds this value; empty: never."""
-    save_above_reward_when: Literal["crossing", "always"] = "crossing"
-    """`crossing`: save when the mean reward rises above `save_above_reward`; `always`: save after every step whose
-    mean reward exceeds it, which a trained model does at nearly every step."""
+    """Save after each step whose mean reward exceeds this value; empty: never."""
     save_best: bool = True
     """Save when the mean reward is the highest so far."""
     min_improvement: float = Field(0.0, ge=0)
     """With `save_best`: minimum improvement over the previous best."""
+    reward_interval: int = Field(0, ge=0, le=MAX_STEPS)
+    """The least number of steps between two saves because of the reward (the keys above); 0: 1, for models of 10
+    million parameters or more 10."""
     merge_adapters: bool = True
     """With `learn.lora_rank`: save the model with its adapters merged, beside the adapters in peft's layout (folder
     `adapter`). false: only the adapters, about a hundredth of the size; the base model must stay where it is."""
     keep: tuple[str, ...] = KEPT_CHECKPOINTS
-    """Which checkpoints to keep; others are deleted. A list of first, previous, last and best; `all`; or
-    `{every: 50}`, that list and the checkpoint of every 50th step, so that a curve over checkpoints has even
-    points. `previous` and `last` are required in a list, in case the newest one is damaged."""
+    """Which checkpoints to keep; others are deleted. A list of first, previous (the second to last), last and best;
+    `all`; or `{every: 50}`, the default list and the checkpoint of every 50th step, so that a curve over checkpoints
+    has even points. `previous` and `last` are required in a list, in case the newest one is damaged."""
 
     @field_validator("keep", mode="before")
     @classmethod
@@ -255,10 +255,9 @@ class CheckpointConfig(Section):
             saved = info.data.get("every")
             if interval and (not saved or int(interval[1]) % saved):
                 raise ValueError(f"make it a multiple of checkpoints.every, which is {saved}")
-            if not interval and rule not in (*KEPT_CHECKPOINTS, "all"):
-                raise ValueError(
-                    f"write all, {{every: N}}, or a list of {', '.join(KEPT_CHECKPOINTS)}"
-                )
+            if not interval and rule not in (*KEPT_CHECKPOINTS, "best", "all"):
+                names = ", ".join(KEPT_CHECKPOINTS)
+                raise ValueError(f"write all, {{every: N}}, or a list of {names} and best")
         if "all" not in rules and not {"previous", "last"} <= set(rules):
             raise ValueError("include previous and last, in case the newest one is damaged")
         return tuple(rules)
@@ -373,10 +372,10 @@ class Config(Section):
     """Python modules and files that are imported before anything is built, as in [my_rewards, code/task.py]:
     they register reward terms (`@reward`) and tasks (`@task`). Files are relative to the working
     directory. An experiment's train.py adds itself. Importing runs the code: read it first."""
-    log_every: int = Field(0, ge=0, le=MAX_STEPS)
-    """Print a line of metrics (with --verbose, a completion too) and send the metrics to trackers every N
-    steps and after the last one; 0: trackers get every step, and only --verbose prints steps. metrics.jsonl
-    and the rollout log always have every step."""
+    log_every: int = Field(1, ge=0, le=MAX_STEPS)
+    """Print a line of metrics (with --verbose, a completion too) and send the metrics to trackers every N steps and
+    after the last one. A terminal shows a progress bar instead of the lines. 0: print no steps; trackers get every
+    one. metrics.jsonl and the rollout log always have every step."""
     trackers: tuple[str, ...] = ()
     """Experiment trackers, as in [trackio]: mlflow, tensorboard, trackio, wandb; see docs/runs.md. The
     results do not depend on them."""

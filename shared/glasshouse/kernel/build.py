@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
+from glasshouse.errors import install_command
 
 SOURCE = Path(__file__).with_name("small_llama.c")
 SWITCH = "GLASSHOUSE_KERNEL"
@@ -56,6 +56,8 @@ def load_kernel() -> Kernel:
 
 def find_variant() -> str:
     """The widest registers of this CPU that torch uses."""
+    import torch
+
     return {"AVX512": "avx512", "AVX2": "avx2"}.get(
         torch.backends.cpu.get_cpu_capability(), "baseline"
     )
@@ -64,13 +66,9 @@ def find_variant() -> str:
 def build_kernel(variant: str, folder: Path | None = None) -> Path:
     """The compiled file of this variant in the cache; raises OSError or SubprocessError if it cannot be made."""
     folder = folder or cache_folder()
-    command = [*find_compiler(), *FLAGS, *VARIANTS[variant]]
-    source = SOURCE.read_bytes()
-    key = hashlib.sha256(repr(command).encode() + source).hexdigest()[:16]
-    for file in folder.glob(f"{key}-*.so"):
-        if file.name == name_file(key, file) and file.stat().st_uid in (os.getuid(), 0):
-            return file
-        print(f"{file} is damaged or not yours; compiling the kernel again.", file=sys.stderr)
+    if found := find_built(variant, folder):
+        return found
+    command, key = compile_command(variant)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
         built = Path(work) / "kernel.so"
@@ -85,6 +83,23 @@ def build_kernel(variant: str, folder: Path | None = None) -> Path:
         target = folder / name_file(key, built)
         os.replace(built, target)
     return target
+
+
+def compile_command(variant: str) -> tuple[list[str], str]:
+    """The compiler with its flags, and the hash of this command and the source."""
+    command = [*find_compiler(), *FLAGS, *VARIANTS[variant]]
+    key = hashlib.sha256(repr(command).encode() + SOURCE.read_bytes()).hexdigest()
+    return command, key[:16]
+
+
+def find_built(variant: str, folder: Path | None = None) -> Path | None:
+    """The intact compiled file of this variant in the cache."""
+    _, key = compile_command(variant)
+    for file in (folder or cache_folder()).glob(f"{key}-*.so"):
+        if file.name == name_file(key, file) and file.stat().st_uid in (os.getuid(), 0):
+            return file
+        print(f"{file} is damaged or not yours; compiling the kernel again.", file=sys.stderr)
+    return None
 
 
 def name_file(key: str, file: Path) -> str:
@@ -104,7 +119,7 @@ def find_compiler() -> list[str]:
             return [os.path.realpath(found)]
     if importlib.util.find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "cc"]
-    raise OSError("no C compiler; install one, or `pip install glasshouse[kernel]`")
+    raise OSError(f"no C compiler; install one, or run: {install_command('kernel')}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from glasshouse.errors import ConfigError, ModelError, RunError
 from glasshouse.files import write_text
 from glasshouse.generate.engines import ReadyCompletions
 from glasshouse.learn.learner import LearnerState
+from glasshouse.models.devices import is_large
 from glasshouse.models.policy import Policy, save_policy
 from glasshouse.models.sources import Sources, find_changes, source_commit
 from glasshouse.rollout.collector import Group, Pending, grade_groups
@@ -33,7 +33,7 @@ from glasshouse.runs.run_directory import (
     load_summary,
     utc_timestamp,
 )
-from glasshouse.terminal import count_noun, shell_command
+from glasshouse.terminal import count_noun, format_bytes, shell_command
 from glasshouse.training.model_card import render_checkpoint_card
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class Progress:
     best: float | None = None
     """Highest mean reward so far, and its step."""
     best_step: int = 0
+    reward_saved: int | None = None
+    """The last step that was saved because of its reward."""
     evaluated: int = -1
     """The last step after which the model was evaluated."""
     before: dict[str, Any] | None = None
@@ -63,7 +65,11 @@ class Progress:
     """With `max_offpolicy_steps`: the groups of the next steps, oldest first."""
 
 
-SAVED_FIELDS = ("step", "reward", "best", "best_step", "evaluated", "before", "data", "penalties")
+SAVED_FIELDS = (
+    "step", "reward", "best", "best_step", "reward_saved", "evaluated", "before", "data", "penalties",
+)  # fmt: skip
+LARGE_REWARD_INTERVAL = 10
+"""`checkpoints.reward_interval` of large models."""
 
 
 def make_snapshot(
@@ -102,23 +108,29 @@ class CheckpointManager:
     saved_step: int = -1
     """The last step that has a checkpoint."""
 
+    @property
+    def reward_interval(self) -> int:
+        """The least number of steps between two saves because of the reward."""
+        default = LARGE_REWARD_INTERVAL if is_large(self.policy.model) else 1
+        return self.config.checkpoints.reward_interval or default
+
     def reasons_to_save(self, progress: Progress, reward: float, is_last: bool) -> list[str]:
         """Update the progress with a step's mean reward; return why to save, or an empty list."""
-        config, best = self.config.checkpoints, progress.best
-        threshold = math.inf if config.save_above_reward is None else config.save_above_reward
-        previous = -math.inf if progress.reward is None else progress.reward
-        reasons = []
-        if config.every and progress.step % config.every == 0:
-            reasons.append(f"every {count_noun(config.every, 'step')}")
-        saves_always = config.save_above_reward_when == "always"
-        if reward > threshold and (saves_always or previous <= threshold):
-            reasons.append(f"reward {reward:.3f} above {threshold:g}")
+        config, best, step = self.config.checkpoints, progress.best, progress.step
+        periodic = f"every {count_noun(config.every, 'step')}"
+        reasons = [periodic] if config.every and step % config.every == 0 else []
+        by_reward = []
+        if config.save_above_reward is not None and reward > config.save_above_reward:
+            by_reward.append(f"reward {reward:.3f} above {config.save_above_reward:g}")
         if best is None or reward > best:
-            improved = best is None or reward > best + config.min_improvement
-            if config.save_best and improved:
+            if config.save_best and (best is None or reward > best + config.min_improvement):
                 before = "first" if best is None else f"{best:.3f} at step {progress.best_step}"
-                reasons.append(f"reward {reward:.3f} is a new best ({before})")
-            progress.best, progress.best_step = reward, progress.step
+                by_reward.append(f"reward {reward:.3f} is a new best ({before})")
+            progress.best, progress.best_step = reward, step
+        last = progress.reward_saved
+        if by_reward and (last is None or step - last >= self.reward_interval):
+            reasons += by_reward
+            progress.reward_saved = step
         if is_last:
             reasons.append(END_OF_TRAINING)
         progress.reward = reward
@@ -148,8 +160,11 @@ class CheckpointManager:
         checkpoint = checkpoints.write_checkpoint(self.directory.checkpoints, snapshot)
         self.saved_step = progress.step
         self.write_card(progress.step)
-        self._report_saved(checkpoint, time.perf_counter() - started)
-        self._prune()
+        self._log_save(checkpoint, time.perf_counter() - started)
+        removed = self._prune()
+        if progress.step == progress.reward_saved == progress.best_step:  # its reward has increased
+            names = f"; removed {', '.join(removed)}" if removed else ""
+            self.log(f"step {progress.step:>4}  saved, {checkpoint.why_saved}{names}")
         return checkpoint
 
     def write_card(self, step: int, evaluation: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -159,26 +174,26 @@ class CheckpointManager:
             card = render_checkpoint_card(self.config, self.policy, step, evaluation)
             write_text(folder / "README.md", card)
 
-    def _report_saved(self, checkpoint: Checkpoint, seconds: float) -> None:
-        path = checkpoint.path.relative_to(self.directory.path)
+    def _log_save(self, checkpoint: Checkpoint, seconds: float) -> None:
         self.directory.log_event(
             "save",
             step=checkpoint.step,
-            path=str(path),
+            path=str(checkpoint.path.relative_to(self.directory.path)),
             reason=checkpoint.why_saved,
             reward=checkpoint.reward,
             bytes=checkpoint.bytes,
             seconds=round(seconds, 4),
         )
-        self.log(f"step {checkpoint.step:>4}  saved {path.name}: {checkpoint.why_saved}")
 
-    def _prune(self) -> None:
-        for removed, reason in checkpoints.prune_checkpoints(
+    def _prune(self) -> list[str]:
+        """Delete what is not to be kept; return the names of what was removed."""
+        found = checkpoints.prune_checkpoints(
             self.directory.checkpoints, self.config.checkpoints.keep
-        ):
-            path = removed.path.relative_to(self.directory.path)
-            self.directory.log_event("prune", path=str(path), reason=reason, bytes=removed.bytes)
-            self.log(f"pruned {path.name}, {removed.bytes / 1e6:.1f} MB freed: {reason}")
+        )
+        for removed, reason in found:
+            path = str(removed.path.relative_to(self.directory.path))
+            self.directory.log_event("prune", path=path, reason=reason, bytes=removed.bytes)
+        return [f"{removed.name} ({format_bytes(removed.bytes)})" for removed, _ in found]
 
 
 def read_progress(path: Path, state: dict[str, Any], policy: Policy) -> Progress:

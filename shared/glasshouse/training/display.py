@@ -1,7 +1,7 @@
 """What is printed while a run trains: a progress bar, messages, and a table at the end.
 
-On a terminal the bar shows progress and the time left. In a pipe about PIPE_LINES lines of progress are
-printed, and one whenever nothing else was printed for HEARTBEAT_SECONDS.
+On a terminal the bar shows progress, the reward and the time left. In a pipe a line is printed every `log_every`
+steps, and one whenever nothing else was printed for HEARTBEAT_SECONDS.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ from glasshouse.terminal import (
 
 if TYPE_CHECKING:
     from glasshouse.models.policy import Policy
-
-PIPE_LINES = 20
 
 
 class Display:
@@ -84,7 +82,7 @@ class TerminalDisplay(Display):
     def start(self, config: Config, path: Path, policy: Policy, task: Task[Any]) -> None:
         size = task.size()
         space = "unbounded problem space" if size is None else count_noun(size, "problem")
-        self.config, self.steps = config, config.steps
+        self.config = config
         self.print(
             f"{config.task.name} ({config.task.style.value}, {space}), {config.learn.algorithm} on {config.model} "
             f"({policy.model.num_parameters():,} parameters), seed {config.seed}",
@@ -134,16 +132,13 @@ class TerminalDisplay(Display):
     def step(self, row: dict[str, Any], groups: list[Group]) -> None:
         line = f"reward {row['reward']:+.2f}  correct {row['accuracy']:.0%}  length {row['length']:.0f}"
         self.progress.update(self.bar, completed=row["step"], line=line)
-        self.status = f"step {row['step']:>4}  of {self.steps}: {line}"
-        if self.config.log_every:
-            is_printed = self.config.logs_step(row["step"])
-        else:
-            every = -(-self.steps // PIPE_LINES)
-            is_printed = self.verbose or (not shows_bars(self.console) and row["step"] % every == 0)
+        self.status = f"step {row['step']:>4}  {line}"
+        has_lines = self.verbose or not shows_bars(self.console)
+        is_printed = has_lines and self.config.log_every and self.config.logs_step(row["step"])
         if is_printed and self.verbose:
             first = groups[0][0]
             extracted = first.grade.extracted
-            self._print_stamped(f"step {row['step']:>4}  {line}", "bold")
+            self._print_stamped(self.status, "bold")
             self.print(first.problem.question, "dim")
             self.print(first.text)
             self.print(
