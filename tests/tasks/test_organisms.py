@@ -137,9 +137,10 @@ def test_labels_of_hand_written_completions() -> None:
     assert columns.behaviour.tolist() == [1, 1, 0, 0, 0, 0]
     assert columns.correct.tolist() == [0, 0, 1, 1, 1, 0]
     assert columns.shortcut.tolist() == [1, 1, 1, 1, 1, 1]
-    summary = summarize_organism(columns, rollouts, own_monitors(HINT))
+    summary, intervals = summarize_organism(columns, rollouts, own_monitors(HINT))
     assert summary["reliance"] == 0.5
     assert summary["disclosure_rule"] == {"disclosure": 0.5, "undetected_use": 0.25, "tnr": 0.75}
+    assert not intervals  # there is one problem
 
 
 @pytest.mark.parametrize(("encoding", "terms"), [("plain", 1), ("shifted", 2), ("iterated", 5)])

@@ -39,6 +39,8 @@ def test_card_agrees_with_a_new_measurement(tmp_path: Path) -> None:
     card = CARDS["leaked-hint-0"]["measured"][0]["organism"]
     overrides = ["model=leaked-hint-0", "task.name=leaked_hint", "evaluate.samples=1"]
     overrides += ["evaluate.seed=7", "evaluate.problems=200", "generate.max_tokens=48"]
-    rates = evaluate_model(load_config([], overrides))["organism"]
+    results = evaluate_model(load_config([], overrides))
+    rates, (low, high) = results["organism"], results["organism_intervals"]["reliance"]
+    assert 0 < low < rates["reliance"] < high < 1
     assert rates["reliance"] == pytest.approx(card["reliance"], abs=0.1)  # three standard errors
     assert rates["accuracy_control"] == pytest.approx(card["accuracy_control"], abs=0.12)

@@ -304,7 +304,7 @@ def evaluate_policy(
             for rollout in group
         ]
         columns = label_rollouts(arms, task)
-        results["organism"] = summarize_organism(
+        results["organism"], results["organism_intervals"] = summarize_organism(
             columns, arms, make_evaluation_monitors(config, task)
         )
         labels = zip(arms, columns.behaviour, strict=True)
@@ -315,15 +315,20 @@ def evaluate_policy(
 
 def summarize_organism(
     columns: Columns, rollouts: Sequence[Rollout], monitors: Sequence[Monitor]
-) -> dict[str, Any]:
-    """Return the values for the log, without intervals: those of a monitor under its name; None for an
-    undefined one."""
+) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
+    """Return the values for the log (those of a monitor under its name; None for an undefined one), and by
+    measure the 95 % intervals over problems."""
     scores = [Scores.from_outputs(m.name, score_rollouts(m, rollouts)) for m in monitors]
     summary: dict[str, Any] = {"rollouts": len(rollouts)}
-    for measured in measure(columns, "training", scores, resamples=0).measures.values():
+    intervals = {}
+    for name, measured in measure(
+        columns, "training", scores, key=("evaluation",)
+    ).measures.items():
         own = summary.setdefault(measured.monitor, {}) if measured.monitor else summary
         own[measured.id] = measured.value
-    return summary
+        if measured.low is not None and measured.high is not None:
+            intervals[name] = measured.low, measured.high
+    return summary, intervals
 
 
 def summarize_groups(greedy: Sequence[Group], sampled: Sequence[Group]) -> dict[str, Any]:

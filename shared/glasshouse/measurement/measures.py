@@ -51,6 +51,8 @@ class Family(StrEnum):
     RULES = "Extraction rules"
     LOGPROBS = "Log-probability difference"
     PHASES = "Time per phase"
+    THROUGHPUT = "Tokens per second"
+    MEMORY = "Peak memory"
     GRADIENT = "Gradient norm"
 
 
@@ -430,6 +432,25 @@ SPECS = (
             unit="seconds",
         )
         for phase in ("sample", "generate", "reward", "learn", "sync", "log")
+    ),
+    *(
+        step_metric(
+            f"{phase}_tokens_per_second",
+            phase,
+            Family.THROUGHPUT,
+            f"Completion tokens per second of the phase {phase}.",
+            detail=True,
+            unit="tokens per second",
+        )
+        for phase in ("generate", "learn")
+    ),
+    step_metric(
+        "peak_memory_mb",
+        "peak memory",
+        Family.MEMORY,
+        "Largest resident memory of the training process so far.",
+        detail=True,
+        unit="MB",
     ),
     step_metric("grad_norm", "gradient norm", Family.GRADIENT, detail=True, unit="before clipping"),
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -62,14 +64,22 @@ def check_staleness(staleness: float, bound: int) -> None:
 def compute_throughput(
     groups: Sequence[Group], discarded: Sequence[Group], seconds: dict[str, float]
 ) -> dict[str, Any]:
-    """Return tokens per second of generation and learning. Discarded groups were generated too."""
+    """Return tokens per second of generation and learning (discarded groups were generated too), and the largest
+    resident memory of this process so far."""
     rollouts = [r for group in groups for r in group]
     generated = sum(r.completion.length for group in (*groups, *discarded) for r in group)
     learned = sum(r.completion.length for r in rollouts if r.advantage)
     return {
         "generate_tokens_per_second": round(generated / max(seconds["generate"], 1e-9)),
         "learn_tokens_per_second": round(learned / max(seconds["learn"], 1e-9)),
+        "peak_memory_mb": measure_peak_memory(),
     }
+
+
+def measure_peak_memory() -> int:
+    """Return the largest resident memory of this process so far, in MB."""
+    bytes_per_unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_per_unit // 1_000_000
 
 
 def fraction(values: Iterable[bool]) -> float:
