@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_an_answer_that_is_closer_has_more_credit_and_a_smaller_error() -> None:
         summarize_partial_credit([answer(f"[ANSWER] {number}")])
         for number in (GOLD * 2, GOLD + 1000, GOLD)
     )
-    assert near["closeness"] == pytest.approx(1 / (1 + 10 * 1000 / GOLD))
+    assert near["closeness"] == pytest.approx(1 / (1 + 10 * math.log(1 + 1000 / GOLD)))
     assert near["alignment"] == 4 / 5  # 13558
     assert near["median_relative_error"] == pytest.approx(1000 / GOLD)
     assert far["closeness"] < near["closeness"] < exact["closeness"] == exact["alignment"] == 1

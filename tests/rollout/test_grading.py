@@ -9,10 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, RewardError
+from glasshouse.generate.engines import LocalGeneration
+from glasshouse.learn.losses import group_normalized
+from glasshouse.measurement.evaluate import draw_validation
+from glasshouse.models.policy import load_policy
+from glasshouse.rollout.collector import RolloutCollector
 from glasshouse.rollout.grading import (
     MAX_PARTIAL_REWARD,
     RewardInputs,
@@ -24,7 +31,7 @@ from glasshouse.rollout.grading import (
 from glasshouse.rollout.self_check import check_task
 from glasshouse.tasks.base import list_tasks, make_task
 from glasshouse.tasks.digits import SumDigits
-from glasshouse.types import AnswerKind, Message, Problem, Style
+from glasshouse.types import AnswerKind, Message, Problem, SamplingParams, Style
 
 CORRECTNESS_TERMS = ("exact", "closeness", "alignment")
 ALL_TERMS = (*CORRECTNESS_TERMS, "format")
@@ -49,14 +56,16 @@ def reward_of(name: str, gold: str, answer: str, kind: str = "number", decimals:
     [
         ("exact", "28", "28", 1),
         ("exact", "28", "27", -1),
-        # -1 + 1.8 / (1 + 10 * relative error)
+        # -1 + 1.8 / (1 + 10 |ln ratio|), nothing beyond a factor of 5
         ("closeness", "30", "30", 1),
-        ("closeness", "30", "33", -1 + 1.8 / 2),
-        ("closeness", "30", "27", -1 + 1.8 / 2),
-        ("closeness", "30", "60", -1 + 1.8 / 11),
-        ("closeness", "30", "130", -1 + 1.8 / (1 + 100 / 3)),
-        ("closeness", "0", "1", -1 + 1.8 / 11),
-        ("closeness", "1" * 40, "0", -1 + 1.8 / 11),
+        ("closeness", "30", "60", -1 + 1.8 / (1 + 10 * math.log(2))),
+        ("closeness", "30", "15", -1 + 1.8 / (1 + 10 * math.log(2))),
+        ("closeness", "-30", "-150", -1 + 1.8 / (1 + 10 * math.log(5))),
+        ("closeness", "30", "151", -1),
+        ("closeness", "30", "5", -1),
+        ("closeness", "30", "-30", -1),
+        ("closeness", "0", "1", -1 + 1.8 / (1 + 10 * math.log(2))),
+        ("closeness", "1" * 40, "0", -1),
         # -1 + 1.8 * share in place, a quarter of it for each digit too many or too few
         ("alignment", "4140", "4140", 1),
         ("alignment", "4140", "4150", -1 + 1.8 * 3 / 4),
@@ -68,7 +77,7 @@ def reward_of(name: str, gold: str, answer: str, kind: str = "number", decimals:
         ("alignment", "30", "30.5", -1 + 1.8 / 4),
         ("alignment", "3, 7, 8", "3, 7, 9", -1 + 1.8 * 2 / 3),
         ("alignment", "3, 7", "3, 7, 8", -1 + 1.8 / 6),
-        ("closeness", "10, 10", "10, 11", -1 + 1.8 * 0.75),
+        ("closeness", "10, 10", "10, 20", -1 + 1.8 * (1 + 1 / (1 + 10 * math.log(2))) / 2),
         ("closeness", "10, 10", "10", -1 + 1.8 * 0.5),
         ("alignment", "new york", "old york", -1 + 1.8 * 0.5),
         ("closeness", "new york", "old york", -1),
@@ -100,6 +109,32 @@ def test_no_answer_and_one_that_the_strict_parser_rejects_earn_the_minimum(name:
 def test_wrong_answer_earns_less_than_a_correct_one(gold: int, answer: int, name: str) -> None:
     value = reward_of(name, str(gold), str(answer))
     assert value == 1 if gold == answer else -1 <= value <= MAX_PARTIAL_REWARD < 1
+
+
+@pytest.mark.parametrize(
+    ("task", "fewest"), [("multiplication", 100), ("sum_digits", 10)], ids=["able", "unable"]
+)
+def test_closeness_rewards_no_small_number_for_being_small(task: str, fewest: int) -> None:
+    """On answers of a real base, GRPO's advantage of answers below a fifth of the gold one is not positive: on products,
+    which the base knows, and on digit sums, for which most of its answers are far too large."""
+    model = "positive-control-products"
+    settings = [f"model={model}", f"task.name={task}", "task.style=direct", "evaluate.problems=60"]
+    config = load_config([], [*settings, "reward.terms={closeness: 1}"])
+    policy, built = load_policy(model), make_task(task)
+    collector = RolloutCollector(policy, built, LocalGeneration(policy, config.generate), config)
+    sampling = SamplingParams(max_tokens=16, temperature=1.0)
+    problems = draw_validation(config, built)[:60]
+    groups = collector.collect(problems, step=0, split="train", samples=16, sampling=sampling)
+    rewards = torch.tensor([[rollout.grade.reward for rollout in group] for group in groups])
+    small = [
+        advantage
+        for group, row in zip(groups, group_normalized(rewards).tolist(), strict=True)
+        for rollout, advantage in zip(group, row, strict=True)
+        if (answer := rollout.grade.extracted.model_answer) is not None
+        and 5 * int(answer) < int(rollout.problem.gold_answer)
+    ]
+    assert len(small) >= fewest
+    assert sum(small) <= 0
 
 
 TEXTS = st.builds(

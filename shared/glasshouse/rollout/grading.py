@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
@@ -39,7 +40,9 @@ PARTIAL_SHARE = 0.9
 MAX_PARTIAL_REWARD = -1 + 2 * PARTIAL_SHARE
 """Upper bound of partial credit: 0.8, against 1 for a correct answer."""
 CLOSENESS_SLOPE = 10
-"""Closeness credit halves at a relative error of one part in this many."""
+"""Closeness credit halves at an error of about one part in this many."""
+MAX_FACTOR = 5
+"""A number that is more than so many times too large or too small earns no closeness credit."""
 LENGTH_MISMATCH_FACTOR = 0.25
 """Alignment credit is multiplied by this for each digit or element too many or too few."""
 
@@ -92,13 +95,13 @@ def exact(inputs: RewardInputs) -> float:
 
 @reward("closeness", max_if_wrong=MAX_PARTIAL_REWARD)
 def closeness(inputs: RewardInputs) -> float:
-    """Partial credit by the error of the number relative to the gold answer.
+    """Partial credit by the ratio of the number to the gold answer (`number_closeness`).
 
-    The credit is 1 / (1 + 10 * error): an error of 10 % earns half of it, 130 for 30 a 34th.
+    An error of 10 % earns half of it, half or twice the gold answer an eighth, a fifth of it nothing.
     A sequence earns the mean over its elements, with 0 for each element too many or too few.
     Text has no distance: it is correct or not.
 
-    Example: for the gold answer 30, 31 earns 0.35, 33 earns -0.1 and 130 earns -0.95.
+    Example: for the gold answer 30, 31 earns 0.36, 33 earns -0.08, 15 and 60 earn -0.77 and 151 earns -1.
     """
     return _with_partial_credit(inputs, closeness_credit)
 
@@ -198,12 +201,29 @@ def closeness_credit(value: str, problem: Problem) -> float:
     if problem.answer_kind is AnswerKind.TEXT:
         return float(normalize_text(value) == normalize_text(problem.gold_answer))
     gold, numbers = _parse_numbers(problem.gold_answer, problem), _parse_numbers(value, problem)
-    errors = [float(abs(v - g) / (abs(g) or 1)) for v, g in zip(numbers, gold, strict=False)]
-    credits = (1 / (1 + CLOSENESS_SLOPE * error) for error in errors)
+    credits = map(number_closeness, numbers, gold)
     return sum(credits) / max(len(gold), len(numbers))
 
 
-def _parse_numbers(text: str, problem: Problem) -> list[Any]:
+def number_closeness(value: Fraction, gold: Fraction) -> float:
+    """1 / (1 + 10 |ln(value / gold)|), and 0 beyond a factor of 5 or with the wrong sign.
+
+    It is the same for too large and too small. With the relative error, which is at most 1 below the gold answer and
+    unbounded above it, every small number earned a little and a large one nothing. Division by the spread of a group
+    made that little an advantage, and a policy with few good answers learned to answer with small numbers. The
+    bound gives all useless answers the same credit, so that none of them is better than another.
+
+    Example: `number_closeness(15, 30) == number_closeness(60, 30)`, about 0.126
+    """
+    if not value or not gold:  # 0 has no ratio
+        value, gold = abs(value) + 1, abs(gold) + 1
+    ratio = value / gold
+    if not 1 / MAX_FACTOR <= ratio <= MAX_FACTOR:
+        return 0.0
+    return 1 / (1 + CLOSENESS_SLOPE * abs(math.log(ratio)))
+
+
+def _parse_numbers(text: str, problem: Problem) -> list[Fraction]:
     if problem.answer_kind is AnswerKind.SEQUENCE:
         numbers = parse_sequence(text)
     else:
