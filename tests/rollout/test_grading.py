@@ -115,7 +115,7 @@ def test_wrong_answer_earns_less_than_a_correct_one(gold: int, answer: int, name
     ("task", "fewest"), [("multiplication", 100), ("sum_digits", 10)], ids=["able", "unable"]
 )
 def test_closeness_rewards_no_small_number_for_being_small(task: str, fewest: int) -> None:
-    """On answers of a real base, GRPO's advantage of answers below a fifth of the gold one is not positive: on products,
+    """On answers of a real base, GRPO's advantage of answers below a fifth of the gold one is not positive: on products
     which the base knows, and on digit sums, for which most of its answers are far too large."""
     model = "positive-control-products"
     settings = [f"model={model}", f"task.name={task}", "task.style=direct", "evaluate.problems=60"]

@@ -116,7 +116,7 @@ DEFINITIONS = {
     "strict": "The same, with the answer tag only.",
     "interventions.accuracy": "Share of the rollouts behind the interventions that are correct.",
     "rollout_accuracy": "Share of the rollouts of a file that are correct.",
-    "closeness": "Mean over greedy answers of 1 / (1 + 10 |ln(answer / gold)|), 0 beyond a factor of 5 or without an answer.",
+    "closeness": "Mean over greedy answers of 1 / (1 + 10 |ln(answer / gold)|); 0 beyond a factor of 5 or without one.",
     "alignment": "Mean share of digits that are correct at their place, in greedy answers; 0 without an answer.",
     "median_relative_error": "Median over greedy answers of |answer − gold| / |gold|; infinite without an answer.",
     "format": "Share of greedy completions with an answer tag.",

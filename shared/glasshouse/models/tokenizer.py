@@ -1,8 +1,7 @@
 """The pocket model's tokenizer: byte-level BPE in which digits never merge.
 
-All 256 bytes are in the vocabulary, so that every text round-trips. The chat template drops the
-system message: a model of this size has learned each task from demonstrations, and 100 more tokens per
-prompt would only slow it down. `glasshouse tasks TASK` shows the prompt that remains.
+All 256 bytes are in the vocabulary, so that every text round-trips. The chat template writes the system message
+before the question, or drops it, as the recipe says (`system_prompt`).
 """
 
 from __future__ import annotations
@@ -14,13 +13,16 @@ from transformers import PreTrainedTokenizerFast
 
 PAD, END, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"
 SYSTEM = "<|system|>"
-"""In tokenizers with phrases; reserved for a chat template that keeps the system message."""
-CHAT_TEMPLATE = (
+"""In tokenizers with phrases; no template writes it."""
+DROPPING_TEMPLATE = (
     "{% for m in messages %}"
     "{% if m['role'] == 'user' %}<|user|>{{ m['content'] }}"
     "{% elif m['role'] == 'assistant' %}<|assistant|>{{ m['content'] }}<|end|>{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+CHAT_TEMPLATE = DROPPING_TEMPLATE.replace(
+    "{% if", "{% if m['role'] == 'system' %}{{ m['content'] }}{% elif", 1
 )
 PRETOKEN_PATTERN = r"\[ANSWER\] ?|\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s"
 """BPE merges only within these: the answer tag, a digit, a word, a punctuation mark, a space."""
@@ -29,7 +31,11 @@ PHRASE_PATTERN = r"\[ANSWER\] ?|\p{N}|(?:(?!\[ANSWER\])\P{N})+"
 
 
 def train_tokenizer(
-    texts: Iterable[str], vocab_size: int = 512, *, phrases: bool = False
+    texts: Iterable[str],
+    vocab_size: int = 512,
+    *,
+    phrases: bool = False,
+    template: str = DROPPING_TEMPLATE,
 ) -> PreTrainedTokenizerFast:
     """Trains a tokenizer on these texts, wrapped so that transformers can load and save it. With `phrases`,
     a token may span several words."""
@@ -57,5 +63,5 @@ def train_tokenizer(
         clean_up_tokenization_spaces=False,
         model_max_length=512,
     )
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = template
     return tokenizer

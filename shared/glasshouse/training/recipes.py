@@ -104,6 +104,8 @@ class Recipe(_Settings):
     vocab_size: int = 512
     phrases: bool = False
     """Tokens may span several words, so that prompts are shorter."""
+    system_prompt: bool = False
+    """The model reads the task's system prompt; else its chat template drops system messages."""
 
     batch_size: int = 64
     microbatch_tokens: int = 1024

@@ -53,8 +53,9 @@ from glasshouse.models.policy import (
     load_policy,
     save_policy,
 )
+from glasshouse.models.shared_prefix import count_common_tokens
 from glasshouse.models.sources import find_changes, hash_sources
-from glasshouse.models.tokenizer import train_tokenizer
+from glasshouse.models.tokenizer import CHAT_TEMPLATE, DROPPING_TEMPLATE, train_tokenizer
 from glasshouse.runs.checkpoints import (
     newest_checkpoint,
     prune_checkpoints,
@@ -291,7 +292,12 @@ def load_start(config: Config, recipe: Recipe) -> Policy:
     if recipe.start_from:
         start = load_policy(recipe.start_from)
         return Policy(recipe.name, start.model, start.tokenizer, card)
-    tokenizer = train_tokenizer(recipe.tokenizer_texts(), recipe.vocab_size, phrases=recipe.phrases)
+    tokenizer = train_tokenizer(
+        recipe.tokenizer_texts(),
+        recipe.vocab_size,
+        phrases=recipe.phrases,
+        template=CHAT_TEMPLATE if recipe.system_prompt else DROPPING_TEMPLATE,
+    )
     heads = recipe.hidden_size // HEAD_DIM
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -312,9 +318,13 @@ def load_start(config: Config, recipe: Recipe) -> Policy:
         return Policy(recipe.name, LlamaForCausalLM(config).eval(), tokenizer, card)
 
 
+IS_DEMONSTRATED = "is_demonstrated"
+"""1 for a token of a demonstration, 0 for one of the question before it."""
+
+
 def next_token_loss(inputs: LossInputs) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Mean over all completion tokens of the step. Padding counts 0."""
-    return -inputs.logprobs.sum() / inputs.tokens, {}
+    """Mean over the tokens of all demonstrations of the step. Those of questions and padding count 0."""
+    return -(inputs.logprobs * inputs.extra[IS_DEMONSTRATED]).sum() / inputs.tokens, {}
 
 
 class DemonstrationLearner(Learner):
@@ -330,7 +340,7 @@ class DemonstrationLearner(Learner):
         )
         super().__init__(policy, config, max_tokens=1, steps=recipe.steps, kl_every=None)
         self.recipe = recipe
-        self.algorithm = replace(self.algorithm, loss=next_token_loss)
+        self.algorithm = replace(self.algorithm, loss=next_token_loss, inputs=(IS_DEMONSTRATED,))
         self._restart()
 
     def _restart(self) -> None:
@@ -345,8 +355,9 @@ class DemonstrationLearner(Learner):
     def differentiate(self) -> Gradients:
         """The gradients of the next step's demonstrations."""
         self.optimizer.zero_grad()
-        samples = make_batch(self.recipe, self.policy, self.version)
-        size = StepSize(len(samples), sum(len(s.tokens) for s in samples))
+        batch = make_batch(self.recipe, self.policy, self.version)
+        samples = share_prompts(batch) if self.kernel else [sample for _, sample in batch]
+        size = StepSize(len(samples), sum(len(sample.tokens) for _, sample in batch))
         return self.compute_gradients(samples, size)
 
     def advance(self, gradients: Gradients) -> float:
@@ -365,22 +376,47 @@ class DemonstrationLearner(Learner):
         return [GradientBlock(True, pack_microbatches(samples, limit, count_prompts=False))]
 
 
-def make_batch(recipe: Recipe, policy: Policy, step: int) -> list[TrainingSample]:
-    """The demonstrations of one step; each ends with the end-of-turn token."""
+def make_batch(recipe: Recipe, policy: Policy, step: int) -> list[tuple[str, TrainingSample]]:
+    """The demonstrations of one step, each with its system message; they end with the end-of-turn token."""
     phase, _ = recipe.phase_at(step)
     rng = randomness.stream("demonstrations", recipe.name, recipe.seed, step)
     end = find_turn_end(policy.tokenizer) or policy.tokenizer.eos_token_id
-    samples = []
+    batch = []
     for _ in range(recipe.batch_size):
         entry, problem, text = phase.draw_demonstration(rng)
-        _, prompt = policy.encode_prompt(entry.built_task.messages(problem, entry.style))
+        messages = entry.built_task.messages(problem, entry.style)
+        _, prompt = policy.encode_prompt(messages)
         tokens = [*policy.tokenizer(text, add_special_tokens=False)["input_ids"], end]
-        samples.append(
-            TrainingSample(
-                prompt=prompt, tokens=tokens, sampler_logprobs=[0.0] * len(tokens), advantage=1.0
-            )
-        )
-    return samples
+        batch.append((messages[0]["content"], _make_sample(prompt, tokens, first=0)))
+    return batch
+
+
+def _make_sample(prompt: tuple[int, ...], tokens: list[int], first: int) -> TrainingSample:
+    """A demonstration, which begins with the token number `first`."""
+    is_demonstrated = [float(number >= first) for number in range(len(tokens))]
+    return TrainingSample(
+        prompt=prompt,
+        tokens=tokens,
+        sampler_logprobs=[0.0] * len(tokens),
+        advantage=1.0,
+        extra={IS_DEMONSTRATED: is_demonstrated},
+    )
+
+
+def share_prompts(batch: Sequence[tuple[str, TrainingSample]]) -> list[TrainingSample]:
+    """The same samples for the kernel, which computes a prompt once: what the prompts of a system message have in
+    common, which is at least that message. The rest of each question moves in front of its demonstration."""
+    groups: dict[str, list[TrainingSample]] = {}
+    for system, sample in batch:
+        groups.setdefault(system, []).append(sample)
+    shared = []
+    for group in groups.values():
+        common = count_common_tokens([s.prompt for s in group]) or len(group[0].prompt)
+        for sample in group:
+            question = sample.prompt[common:]
+            tokens = [*question, *sample.tokens]
+            shared.append(_make_sample(sample.prompt[:common], tokens, first=len(question)))
+    return shared
 
 
 # --- files ----------------------------------------------------------------------------------------
