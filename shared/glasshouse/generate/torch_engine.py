@@ -58,7 +58,8 @@ class TorchGenerator:
         self.cache_mb = (config or GenerateConfig()).kv_cache_mb
         self.version = version
         self._decoder: Decoder | None = None
-        self._kernel: SmallLlama | None = None
+        self._kernel = llama.open_kernel(policy.model, policy.dtype)
+        self._is_stale = False
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copies the learner's weights. If they are the policy's own tensors nothing is copied, but the
@@ -69,18 +70,16 @@ class TorchGenerator:
 
     def free(self) -> None:
         """Frees the packed weights; the next call of `generate` packs them again."""
-        self._decoder = self._kernel = None
+        self._decoder = None
+        self._is_stale = True
 
     @torch.inference_mode()
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams
     ) -> list[list[Completion]]:
         """Returns one list of completions per request, in order; `cache_mb` bounds the batches."""
-        if not sampling.is_truncated and not sampling.stop:
-            if self._kernel is None:
-                self._kernel = llama.open_kernel(self.policy.model, self.policy.dtype)
-            if self._kernel:
-                return self._generate_by_kernel(self._kernel, requests, sampling)
+        if self._kernel and not sampling.is_truncated and not sampling.stop:
+            return self._generate_by_kernel(self._kernel, requests, sampling)
         if self._decoder is None:
             self._decoder = make_decoder(self.policy.model, self.policy.dtype)
         results: list[list[Completion]] = [[] for _ in requests]
@@ -94,6 +93,9 @@ class TorchGenerator:
     def _generate_by_kernel(
         self, kernel: SmallLlama, requests: Sequence[Request], sampling: SamplingParams
     ) -> list[list[Completion]]:
+        if self._is_stale:
+            kernel.load()
+            self._is_stale = False
         for request in requests:
             max_length(request, sampling, self.policy.context_length)
         prompts, keys = [r.prompt for r in requests], [r.noise_keys for r in requests]

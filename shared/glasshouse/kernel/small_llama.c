@@ -48,9 +48,16 @@ INLINE vec blend(ints mask, vec a, vec b) { return (vec)((mask & (ints)a) | (~ma
 
 #if LANES == 16
 INLINE vec fused(vec a, vec b, vec c) { return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+INLINE vec smaller(vec a, vec b) { return (vec)_mm512_min_ps((__m512)a, (__m512)b); }
+INLINE vec larger(vec a, vec b) { return (vec)_mm512_max_ps((__m512)a, (__m512)b); }
 #elif LANES == 8
 INLINE vec fused(vec a, vec b, vec c) { return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-#elif defined(__aarch64__)
+INLINE vec smaller(vec a, vec b) { return (vec)_mm256_min_ps((__m256)a, (__m256)b); }
+INLINE vec larger(vec a, vec b) { return (vec)_mm256_max_ps((__m256)a, (__m256)b); }
+#else
+INLINE vec smaller(vec a, vec b) { return blend(a < b, a, b); }
+INLINE vec larger(vec a, vec b) { return blend(a > b, a, b); }
+#if defined(__aarch64__)
 INLINE vec fused(vec a, vec b, vec c) { return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
 #else
 typedef double doubles __attribute__((vector_size(8 * LANES)));
@@ -66,6 +73,7 @@ INLINE vec fused(vec a, vec b, vec c) {
     bits += inexact & ((away & 1) | (~away & -1));
     return __builtin_convertvector((doubles)bits, vec);
 }
+#endif
 #endif
 
 /* Sixteen numbers: the unit in which sums are divided, whatever the registers are. */
@@ -83,7 +91,7 @@ OPERATION(add16, a.part[i] + b.part[i])
 OPERATION(sub16, a.part[i] - b.part[i])
 OPERATION(mul16, a.part[i] *b.part[i])
 OPERATION(div16, a.part[i] / b.part[i])
-OPERATION(max16, blend(a.part[i] > b.part[i], a.part[i], b.part[i]))
+OPERATION(max16, larger(a.part[i], b.part[i]))
 
 INLINE vec16 splat16(float x) {
     vec16 out;
@@ -112,25 +120,36 @@ INLINE vec16 first16(vec16 a, int64_t count, vec16 b) {
     return a;
 }
 
-/* The halves are combined until one number is left. */
-INLINE float sum16(vec16 a) {
-    float x[16];
-    store16(x, a);
-    for (int width = 8; width; width /= 2)
-        for (int i = 0; i < width; i++) x[i] += x[i + width];
-    return x[0];
-}
-INLINE float largest16(vec16 a) {
-    float x[16];
-    store16(x, a);
-    for (int i = 1; i < 16; i++) x[0] = x[i] > x[0] ? x[i] : x[0];
-    return x[0];
-}
+/* Combines the halves until one number is left. */
+#if LANES == 16
+#define SECOND_HALF(v, n)                                                                                              \
+    __builtin_shufflevector(v, v, (n), (n) + 1, (n) + 2, (n) + 3, (n) + 4, (n) + 5, (n) + 6, (n) + 7, 8, 9, 10, 11,    \
+                            12, 13, 14, 15)
+#elif LANES == 8
+#define SECOND_HALF(v, n) __builtin_shufflevector(v, v, (n), (n) + 1, (n) + 2, (n) + 3, 4, 5, 6, 7)
+#else
+#define SECOND_HALF(v, n) __builtin_shufflevector(v, v, (n), (n) + 1, 2, 3)
+#endif
+#define REDUCTION(name, combined)                                                                                      \
+    INLINE float name(vec16 x) {                                                                                       \
+        vec a, b;                                                                                                      \
+        UNROLL for (int width = PARTS / 2; width; width /= 2) UNROLL for (int i = 0; i < width; i++) {                 \
+            a = x.part[i], b = x.part[i + width];                                                                      \
+            x.part[i] = combined;                                                                                      \
+        }                                                                                                              \
+        a = x.part[0];                                                                                                 \
+        if (LANES > 8) b = SECOND_HALF(a, 8 % LANES), a = combined;                                                    \
+        if (LANES > 4) b = SECOND_HALF(a, 4 % LANES), a = combined;                                                    \
+        b = SECOND_HALF(a, 2), a = combined;                                                                           \
+        b = SECOND_HALF(a, 1), a = combined;                                                                           \
+        return a[0];                                                                                                   \
+    }
+REDUCTION(sum16, a + b)
+REDUCTION(largest16, larger(a, b))
 
 /* Cephes: 2ⁿ times a polynomial of the rest; x is limited to ±87. */
 INLINE vec exp_vec(vec x) {
-    x = blend(x < splat(87.0f), x, splat(87.0f));
-    x = blend(x > splat(-87.0f), x, splat(-87.0f));
+    x = larger(smaller(x, splat(87.0f)), splat(-87.0f));
     vec n = (x * 1.44269504f + 12582912.0f) - 12582912.0f; /* the nearest integer */
     vec r = fused(n, splat(2.12194440e-4f), fused(n, splat(-0.693359375f), x));
     vec p = fused(splat(1.9875691500e-4f), r, splat(1.3981999507e-3f));
@@ -493,13 +512,14 @@ static float exponentials(float *row, int64_t valid, float scale, float temperat
     for (int64_t j = 0; j < valid; j += 16) {
         vec16 x = mul16(load16(row + j), splat16(scale));
         if (temperature != 1.0f) x = div16(x, splat16(temperature));
-        x = first16(x, valid - j, lowest);
+        if (valid - j < 16) x = first16(x, valid - j, lowest);
         most = max16(most, x);
         store16(row + j, x);
     }
     *largest = largest16(most);
     for (int64_t j = 0; j < valid; j += 16) {
-        vec16 e = first16(exp16(sub16(load16(row + j), splat16(*largest))), valid - j, zero);
+        vec16 e = exp16(sub16(load16(row + j), splat16(*largest)));
+        if (valid - j < 16) e = first16(e, valid - j, zero);
         sums = add16(sums, e);
         store16(row + j, e);
     }

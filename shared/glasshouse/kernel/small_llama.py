@@ -140,9 +140,8 @@ class SmallLlama:
 
     def load(self) -> None:
         """Reads the model's weights."""
-        torch.cat(
-            [p.detach().flatten() for p in self.parameters], out=torch.from_numpy(self.weights)
-        )
+        parameters = [p.detach().numpy().ravel() for p in self.parameters]
+        np.concatenate(parameters, out=self.weights)
         self.library.pack_weights(ctypes.byref(self.struct), at(self.panels))
 
     def generate(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -36,7 +37,7 @@ from glasshouse.learn.microbatches import (
 )
 from glasshouse.models import llama
 from glasshouse.models.adapters import without_adapters
-from glasshouse.models.devices import is_large
+from glasshouse.models.devices import is_large, use_one_torch_thread
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy, check_tensor
 from glasshouse.models.shared_prefix import SharedPrefixes, count_common_tokens
@@ -234,6 +235,10 @@ class Learner:
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Trains `config.epochs_per_batch` epochs on the samples of a step; returns metrics."""
+        with use_one_torch_thread() if self.kernel else nullcontext():
+            return self._update(samples)
+
+    def _update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         size = StepSize(len(samples), sum(len(s.tokens) for s in samples))
         skip = self.config.skip_zero_advantage and can_skip_zero_advantage(self.settings)
         trained = [s for s in samples if s.tokens and (s.advantage != 0 or not skip)]

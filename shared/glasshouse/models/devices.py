@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,18 @@ def configure_torch(threads: int) -> None:
     torch.set_deterministic_debug_mode("warn")
     # Filling empty tensors costs 6 % of a step; nothing reads them before they are written.
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
+
+
+@contextmanager
+def use_one_torch_thread() -> Iterator[None]:
+    """While the kernel for small models computes with threads of its own. Those of torch would wait for work in a loop,
+    which takes the cores from them, and their number would decide the order of sums."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def resolve_device(name: str, parameters: int, index: int = 0, key: str = "device") -> torch.device:

@@ -250,7 +250,7 @@ class RolloutLog:
 
     def append(self, rollouts: Sequence[Rollout]) -> int:
         """Write the rollouts of one step and kind as one frame; returns its size in bytes. If writing
-        fails (a full disk), the log stays as it was before."""
+        fails (a full disk), the log stays as it was before. `get_position` flushes it to disk."""
         step = rollouts[0].step
         with_tokens = self.tokens_every > 0 and step % self.tokens_every == 0
         rows = [to_row(rollout, with_tokens) for rollout in rollouts]
@@ -262,7 +262,6 @@ class RolloutLog:
                 view = memoryview(data)
                 while view:
                     view = view[file.write(view) :]
-                os.fsync(file.fileno())
         except BaseException:
             with suppress(OSError):
                 os.truncate(self.file, self.contents.end)
@@ -273,7 +272,8 @@ class RolloutLog:
         return len(data)
 
     def get_position(self) -> dict[str, Any]:
-        """Return where the log ends: its size, and a hash of its frames' hashes."""
+        """Flush the log to disk and return where it ends: its size, and a hash of its frames' hashes."""
+        flush_to_disk(self.file)
         return self.contents.position(self.contents.end)
 
     def truncate_to(self, position: dict[str, Any]) -> None:

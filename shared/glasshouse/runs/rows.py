@@ -21,6 +21,8 @@ from glasshouse.types import Completion, Extracted, Grade, Problem, Rollout
 Row = dict[str, Any]
 PARTS = (Problem, Completion, Grade, Extracted)
 """What a rollout is flattened by."""
+PLAIN = {str, int, float, bool, type(None), list}
+"""Types of values that a row holds as they are."""
 
 
 @cache
@@ -47,14 +49,12 @@ def row_types(cls: type = Rollout) -> dict[str, tuple[Any, bool]]:
 
 
 def to_row(rollout: Rollout, with_tokens: bool = True) -> Row:
-    """Flatten a rollout to JSON values. Nine digits represent a float32 log-probability exactly."""
+    """Flatten a rollout to JSON values."""
     row = _flatten(rollout)
     if math.isnan(row["reward"]):
         row["reward"] = None
     if not with_tokens:
-        return row | {"prompt_tokens": None, "tokens": None, "logprobs": None}
-    if row["logprobs"] is not None:
-        row["logprobs"] = [float(f"{x:.9g}") for x in row["logprobs"]]
+        row |= {"prompt_tokens": None, "tokens": None, "logprobs": None}
     return row
 
 
@@ -74,12 +74,15 @@ def _flatten(value: Any) -> Row:
     row: Row = {}
     for name in field_types(value.__class__):
         item = getattr(value, name)
-        if item.__class__ in PARTS:
+        kind = item.__class__
+        if kind in PLAIN:
+            row[name] = item
+        elif kind in PARTS:
             row |= _flatten(item)
+        elif kind is tuple:
+            row[name] = list(item)
         elif isinstance(item, Enum):
             row[name] = item.value
-        elif isinstance(item, tuple):
-            row[name] = list(item)
         else:
             row[name] = dict(item) if isinstance(item, Mapping) else item
     return row
@@ -114,8 +117,17 @@ def _converter(name: str, kind: Any) -> Callable[[Any], Any] | None:
 
 def encode_rows(rows: Iterable[Row]) -> bytes:
     """Encode rows as UTF-8 JSON lines; a lone surrogate, invalid in UTF-8, becomes its JSON escape."""
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    return text.encode("utf-8", "backslashreplace")
+    return "".join(map(_encode_row, rows)).encode("utf-8", "backslashreplace")
+
+
+def _encode_row(row: Row) -> str:
+    """Log-probabilities stand last, with nine digits, which represent a float32 exactly: half the time of `json`."""
+    numbers = row.get("logprobs")
+    if not numbers or not all(map(math.isfinite, numbers)):
+        return json.dumps(row, ensure_ascii=False) + "\n"
+    rest = {name: value for name, value in row.items() if name != "logprobs"}
+    digits = ("%.9g, " * len(numbers) % tuple(numbers)).replace("-0, ", "-0.0, ")
+    return f'{json.dumps(rest, ensure_ascii=False)[:-1]}, "logprobs": [{digits[:-2]}]}}\n'
 
 
 def decode_rows(data: bytes) -> list[Row]:
