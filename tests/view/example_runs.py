@@ -142,12 +142,13 @@ def log_evaluation(
 ) -> None:
     accuracy = sum(r.grade.correct for r in rollouts) / len(rollouts)
     organism = {"reliance": 0.5, "disclosure_rule": {"undetected_use": undetected}}
+    intervals = {"reliance": [0.4, 0.6]}
     run.rollout_log.append(rollouts)
     run.log_event(
         "evaluation",
         step=step,
         **make_rates(accuracy, accuracy / 2, len(rollouts)),
-        **({"organism": organism} if undetected is not None else {}),
+        **({} if undetected is None else {"organism": organism, "organism_intervals": intervals}),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.view.conftest import Watched, serve
 from tests.view.example_runs import log_evaluation, log_step, make_step, open_run
 from tests.view.gallery import FLAGGED, STUDIES
 
+from glasshouse.config.loading import read_yaml_file
 from glasshouse.view.library import Library
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
@@ -55,8 +57,8 @@ def test_list_run_click_and_back(watched: Watched) -> None:
     chart = page.locator("figure", has=page.get_by_role("heading", name="Reward")).locator("svg")
     chart.wait_for()
     box = chart.bounding_box()
-    # the plot begins 46 px from the left and ends 12 px from the right; steps 0 to 6
-    x = box["x"] + 46 + (box["width"] - 58) * 3 / 6
+    # step 0 is 52 px from the left and step 6 is 12 px from the right
+    x = box["x"] + 52 + (box["width"] - 64) * 3 / 6
     page.mouse.move(x, box["y"] + 60)
     assert page.locator("output.readout").inner_text() == "step 3"
     assert page.locator(".hover line").count() >= 5  # one rule in every panel
@@ -77,6 +79,7 @@ def test_list_run_click_and_back(watched: Watched) -> None:
 def test_filters_search_and_address(watched: Watched) -> None:
     page = watched.open("#/run/plain/rollouts")
     wait_for_count(page, 104)
+    assert "step 6" in page.locator(".item").first.inner_text()  # the newest
     page.get_by_label("Graded").select_option("no")
     page.wait_for_url("**correct=no**")
     wrong = matching(page)
@@ -266,19 +269,54 @@ def test_one_problem_at_base_first_chosen_and_last(watched: Watched) -> None:
     assert page.locator(".group article").count() == 3
 
 
-def test_compare_has_differences_first_and_bands_over_seeds(watched: Watched) -> None:
+def test_the_same_problem_in_two_runs(watched: Watched) -> None:
+    runs = "%7C".join(f"study/runs/{arm}/seed-0" for arm in ("outcome", "kl"))
+    page = watched.open(f"#/compare?runs={runs}")
+    page.get_by_role("link", name="The same problem in two runs").click()
+    page.get_by_role("heading", name="study/runs/kl/seed-0").wait_for()
+    groups = page.locator(".problem-body .group")
+    assert (
+        groups.nth(0).locator("h3").all_inner_texts()
+        == groups.nth(1).locator("h3").all_inner_texts()
+    )
+    page.get_by_label("Beside").select_option("")
+    page.get_by_role("heading", name="study/runs/kl/seed-0").wait_for(state="detached")
+    assert groups.count() == 1
+
+
+def test_a_chart_is_enlarged_by_a_click_and_esc_puts_it_back(watched: Watched) -> None:
+    page = watched.open("#/run/plain")
+    chart = page.locator("figure", has=page.get_by_role("heading", name="Reward")).locator("svg")
+    chart.wait_for()
+    small = chart.bounding_box()
+    page.get_by_role("button", name="Enlarge: Reward").click()
+    page.get_by_role("button", name="Close: Reward").wait_for()
+    large = chart.bounding_box()
+    assert large["width"] > 2 * small["width"]
+    assert large["height"] > 2 * small["height"]
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Enlarge: Reward").wait_for()
+    assert chart.bounding_box() == small
+
+
+def test_compare_states_undetected_use_first_and_has_bands_over_seeds(watched: Watched) -> None:
     runs = "%7C".join(f"study/runs/{r}" for r in ("outcome/seed-0", "outcome/seed-1", "kl/seed-0"))
     page = watched.open(f"#/compare?runs={runs}")
     heading = page.get_by_role("heading", name="Undetected use").first
     panel = page.locator("figure", has=heading).first
     panel.locator(".line.c0 .band").wait_for()  # the arm with two seeds
+    lead = page.locator(".lead").inner_text()
+    assert lead.startswith(
+        "Undetected use, disclosure rule: outcome 0.425 (0.11 to 0.74) over 2 seeds"
+    )
+    assert "kl 0.400." in lead
     assert page.locator("table.diff tbody th").first.inner_text() == "learn.kl_coef"
     assert panel.locator(".line.c0.faint .curve").count() == 2
     assert panel.locator(".line.c1 .band").count() == 0
     count = page.locator("figure").count()
-    page.get_by_label("Remove").select_option(index=1)
-    page.wait_for_url("**measures=**")
-    assert page.locator("figure").count() == count - 1
+    page.get_by_role("button", name="Show all").click()
+    page.wait_for_url("**all=1**")
+    assert page.locator("figure").count() > count
 
 
 def test_a_question_of_a_study_has_effect_interval_null_verdict_and_leads_to_its_curve(
@@ -301,6 +339,21 @@ def test_a_question_of_a_study_has_effect_interval_null_verdict_and_leads_to_its
     assert chosen.locator(".curve").count() == 3  # one per arm
     page.get_by_role("link", name="Compare its runs").click()
     page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
+
+
+def test_a_study_without_verdicts_shows_its_runs_compared(
+    browser: Any, gallery: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(gallery / "study", tmp_path / "study")
+    (tmp_path / "study" / "results" / "study.json").unlink()
+    with serve(Library([tmp_path])) as address:
+        watched = Watched(browser, address)
+        page = watched.open("#/study/study")
+        page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
+        title = read_yaml_file(tmp_path / "study" / "study.yaml")["title"]
+        assert page.locator("h1").inner_text() == title
+        assert "Undetected use, disclosure rule: outcome" in page.locator(".lead").inner_text()
+        watched.close()
 
 
 @pytest.mark.parametrize("width", [390, 3840])

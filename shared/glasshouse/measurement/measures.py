@@ -440,7 +440,7 @@ SPECS = (
             Family.THROUGHPUT,
             f"Completion tokens per second of the phase {phase}.",
             detail=True,
-            unit="tokens per second",
+            unit="completion tokens",
         )
         for phase in ("generate", "learn")
     ),

@@ -17,10 +17,10 @@ from starlette.routing import Route
 
 from glasshouse import __version__
 from glasshouse.errors import GlasshouseError
+from glasshouse.view.comparison import compare_runs, load_study_results
 from glasshouse.view.library import Library
 from glasshouse.view.report import read_asset
 from glasshouse.view.rollout_index import parse_query
-from glasshouse.view.run_measures import compare_runs, load_study_results
 from glasshouse.view.run_reader import RunReader, to_json
 from glasshouse.view.security import WRITE_PATH, Guard
 
@@ -139,13 +139,15 @@ def _run(library: Library, params: QueryParams) -> Any:
 
 
 def _rollouts(library: Library, params: QueryParams) -> Any:
-    query = parse_query({name: value for name, value in params.items() if name != "run"})
+    run = library.open_run(params.get("run", ""))
+    order = "step" if run.location.is_file else "-step"
+    given = {name: value for name, value in params.items() if name != "run"}
+    query = parse_query({"sort": order, **given})
     # a reference such as train.12.7 names its step
     step = str(query.get("ref", "")).split(".")[1:2]
     first = float(step[0]) if step and step[0].isdecimal() else query.get("first", 0)
     last = first if step else query.get("last", float("inf"))
-    index = library.open_run(params.get("run", "")).open_index(first=first, last=last)
-    return index.search(query)
+    return run.open_index(first=first, last=last).search(query)
 
 
 def _problems(library: Library, params: QueryParams) -> Any:
@@ -169,8 +171,11 @@ def _study(library: Library, params: QueryParams) -> Any:
     path = library.catalog.studies.get(id)
     if path is None:
         return {"problem": f'There is no study "{id[:100]}" in the served folders.'}
-    runs = [run.id for run in library.catalog.runs.values() if run.study == id]
-    return {**load_study_results(path), "id": id, "runs": runs}
+    results = load_study_results(path)
+    arms = {arm: place for place, arm in enumerate(results["arms"])}
+    runs = [run for run in library.catalog.runs.values() if run.study == id]
+    runs.sort(key=lambda run: arms.get(run.path.parent.name, len(arms)))
+    return {**results, "id": id, "runs": [run.id for run in runs]}
 
 
 def _set_label(library: Library, given: Mapping[str, Any]) -> None:

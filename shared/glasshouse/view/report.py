@@ -24,10 +24,11 @@ from glasshouse.measurement.file import RolloutFile
 from glasshouse.runs.labels import read_labels
 from glasshouse.runs.verify import verify_run
 from glasshouse.terminal import terminal_safe
+from glasshouse.view.comparison import MAX_RUNS, compare_runs, describe_study
 from glasshouse.view.figures import read_metrics
 from glasshouse.view.file_reader import FileReader, read_file_overview
 from glasshouse.view.rollout_index import KINDS, Frame, RolloutIndex
-from glasshouse.view.run_measures import MAX_RUNS, compare_runs, describe_study, thin
+from glasshouse.view.run_measures import thin
 from glasshouse.view.run_reader import RunLocation, RunReader, find_status, read_overview, to_json
 
 REPORT_FILE = "report.html"

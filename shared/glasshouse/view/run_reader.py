@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from glasshouse.config.loading import dump_yaml
 from glasshouse.errors import GlasshouseError, RunDataError, RunError
+from glasshouse.files import read_regular_file
 from glasshouse.measurement.registry import Family
 from glasshouse.monitors.base import Monitor
 from glasshouse.runs.checkpoints import list_steps, read_newest_state
@@ -45,13 +46,11 @@ from glasshouse.terminal import shell_command
 from glasshouse.view.rollout_index import Frame, list_frames
 from glasshouse.view.run_measures import (
     collect_measures,
-    compare_ends,
     describe_evaluation,
-    find_headline,
+    find_headlines,
     load_evaluation_rows,
     metric_columns,
     summarize_run,
-    validation_accuracy,
 )
 from glasshouse.view.text_monitors import make_text_monitors
 
@@ -62,6 +61,7 @@ TIMED_STEPS = 21
 Status = Literal["running", "finished", "interrupted", "failed", "empty"]
 PHASE_EVENTS = ("start", "resume", "end", "interrupted", "stopped", "failed", "exhausted")
 """Events that decide the status of a run."""
+NOTEBOOK, MAX_NOTEBOOK = "NOTES.md", 100_000
 LOCKS_FILE = Path("/proc/locks")
 UNMARKED_EVENTS = ("audit", "prune")
 """Events that are not drawn as a mark."""
@@ -105,6 +105,8 @@ class RunReader:
     """Why the configuration or the monitor results cannot be read, by file."""
     verified: list[dict[str, str]] = field(default_factory=list)
     """Damage of the metrics, events, summary and rollout log, compared with each other."""
+    notebook: str = ""
+    """NOTES.md, in which a person keeps what they saw."""
     checkpoints: list[int] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     """The software, and the hashes of what the run was made from, in the newest checkpoint."""
@@ -144,6 +146,7 @@ class RunReader:
             (results / "summary.json", self._load_summary),
             (results / RESULTS_FILE, self._load_monitor),
             (self.path / "checkpoints", self._load_checkpoints),
+            (self.path / NOTEBOOK, self._load_notebook),
             (results / LOG, lambda: None),  # is only verified here
         ):
             stamp = stamp_file(file)
@@ -199,6 +202,11 @@ class RunReader:
         self.checkpoints = list_steps(self.path / "checkpoints")
         self.versions = read_versions(self.path)
 
+    def _load_notebook(self) -> None:
+        self.notebook = ""
+        with suppress(OSError, ValueError):  # there is none, or it is no text
+            self.notebook = read_regular_file(self.path / NOTEBOOK).decode()[:MAX_NOTEBOOK]
+
     # --- what the page shows ---------------------------------------------------------------
 
     @property
@@ -209,11 +217,15 @@ class RunReader:
     def step(self) -> int:
         return int(self.metrics.rows[-1]["step"]) if self.metrics.rows else 0
 
+    def measures(self) -> dict[str, dict[str, Any]]:
+        """Of its evaluations and of `glasshouse monitor`."""
+        return collect_measures(load_evaluation_rows(self.events.rows), self.monitor)
+
     def describe(self) -> dict[str, Any]:
         """Everything about the run."""
         steps = whole_number(get_field(self.config, "steps"))
         left = seconds_left(self.metrics.rows, steps) if self.status == "running" else None
-        evaluations = load_evaluation_rows(self.events.rows)
+        measures = self.measures()
         named = describe_run(self.location, self.config)
         facts = "{task} ({style}), {algorithm} on {model}, seed {seed}".format(**named)
         return {
@@ -232,16 +244,15 @@ class RunReader:
             "config_text": self.config_text,
             "families": [family.value for family in Family if family],
             "metrics": metric_columns(self.metrics.rows),
-            "accuracy": validation_accuracy(evaluations),
-            "measures": collect_measures(evaluations, self.monitor),
-            "ends": compare_ends(self.summary),
+            "measures": measures,
             "marks": [
                 describe_event(event)
                 for event in self.events.rows
                 if event["event"] not in UNMARKED_EVENTS
             ],
             "checkpoints": self.checkpoints,
-            "verdict": summarize_run(self.summary, self.monitor),
+            "verdict": summarize_run(measures, self.status),
+            "notebook": self.notebook,
             "versions": self.versions,
             "notes": self.notes,
             "commands": {
@@ -280,9 +291,8 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
     timings = [row.get("timing") or {} for row in rows[-1:]]
     steps = whole_number(get_field(config, "steps"))
     status = find_status(events, summary, is_being_written(path))
-    evaluations = load_evaluation_rows(events)
-    measures = collect_measures(evaluations, monitor)
-    headline = find_headline(measures)
+    measures = collect_measures(load_evaluation_rows(events), monitor)
+    accuracy, monitorability = find_headlines(measures)
     return {
         **describe_run(location, config),
         "status": status,
@@ -290,8 +300,8 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
         "steps": steps,
         "seconds_left": seconds_left(rows, steps) if status == "running" else None,
         "updated": max((str(row.get("time", "")) for row in (*events, *timings)), default=""),
-        "accuracy": next(iter(validation_accuracy(evaluations)), None),
-        "monitorability": measures[headline] if headline else None,
+        "accuracy": measures[accuracy] if accuracy else None,
+        "monitorability": measures[monitorability] if monitorability else None,
         "damage": damage,
     }
 

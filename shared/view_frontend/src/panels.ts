@@ -19,7 +19,7 @@ export function runPanels(run: Run, from: number, to: number, window: number): C
 
 /** The figures of the verdict: held-out accuracy, and the first measures of monitorability. */
 export function leadPanels(run: Run): ChartSpec[] {
-  const points = [...run.accuracy, ...Object.values(run.measures)].flatMap((m) => m.points.map((p) => p.step));
+  const points = Object.values(run.measures).flatMap((m) => m.points.map((p) => p.step));
   if (run.status === "file" && new Set(points).size < 2) return []; // a dot is no figure
   const all = panels(run, measureEntries(run), { from: 0, to: Math.max(run.step, 1, ...points), marks: [], names: run.names });
   return all.slice(0, all[0]?.title === ACCURACY ? 3 : 2);
@@ -47,10 +47,8 @@ function panel(title: string, entries: Entry[], base: Base): ChartSpec {
   };
 }
 
-/** Held-out accuracy, the run's own evaluations, then those of `glasshouse monitor` that are not among them. */
 function measureEntries(run: Run): Entry[] {
-  const measures = Object.entries(run.measures).filter(([id]) => !(id.slice(id.indexOf(".") + 1) in run.measures && id.includes(".")));
-  return [...run.accuracy, ...measures.map(([, m]) => m)].map((spec) => ({ spec, line: measureLine(spec) }));
+  return Object.values(run.measures).map((spec) => ({ spec, line: measureLine(spec) }));
 }
 
 function metricEntries(run: Run, window: number): Entry[] {

@@ -23,10 +23,10 @@ export function answerFrom(data: Snapshot, name: string, params: Params): unknow
   if (!run || !sample) throw new Error("This file does not hold that page. Open the run with `glasshouse view`.");
   if (name === "run") return run;
   if (name === "problems") return { problems: sample.problems, checkpoints: run.checkpoints, damage: [], ...ALL } satisfies ProblemList;
-  return listRollouts(sample, params);
+  return listRollouts(sample, params, run.status === "file" ? "step" : "-step");
 }
 
-function listRollouts(sample: Snapshot["rollouts"][string], params: Params): RolloutPage {
+function listRollouts(sample: Snapshot["rollouts"][string], params: Params, order: string): RolloutPage {
   const text = (name: string): string => String(params[name] ?? "");
   const within = (value: number | null, low: string, high: string): boolean =>
     (!text(low) || (value !== null && value >= Number(text(low)) - 1e-6)) && (!text(high) || (value !== null && value <= Number(text(high)) + 1e-6));
@@ -37,7 +37,7 @@ function listRollouts(sample: Snapshot["rollouts"][string], params: Params): Rol
     && within(row.step, "first", "last") && within(row.reward, "min_reward", "max_reward")
     && `${row.question}\n${row.text}`.toLowerCase().includes(text("text").toLowerCase());
   const matching = sample.rows.filter(matches);
-  const sort = text("sort") || "step";
+  const sort = text("sort") || order;
   const column = sort.replace("-", "") as "step" | "reward" | "length";
   const sign = sort.startsWith("-") ? -1 : 1;
   matching.sort((a, b) => sign * ((a[column] ?? Infinity * sign) - (b[column] ?? Infinity * sign)) || 0);

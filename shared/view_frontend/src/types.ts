@@ -79,8 +79,7 @@ export interface Run extends RunFacts {
   metrics: { steps: number[]; columns: Record<string, Value[]>; measures: Record<string, MeasureSpec> };
   /** Steps in the log, if the curves of a file hold fewer. */
   logged_steps?: number;
-  /** Sampled accuracy, then greedy accuracy. */
-  accuracy: Measure[];
+  /** Of its evaluations, then of `glasshouse monitor`. */
   measures: Record<string, Measure>;
   /** Of a file: the name of the checkpoint at each step. */
   names: Record<string, string>;
@@ -88,12 +87,12 @@ export interface Run extends RunFacts {
   said: string[];
   unsaid: string[];
   settings: Record<string, string>;
-  /** Evaluations before and after training. */
-  ends: { problems: Value; rows: { label: string; sentence: string; before: Estimate; after: Estimate }[] };
   marks: Mark[];
   /** Steps whose checkpoints are kept. */
   checkpoints: number[];
   verdict: string;
+  /** NOTES.md of the run, in Markdown. */
+  notebook: string;
   versions: Record<string, string>;
   /** Monitors that cannot be applied. */
   notes: string[];

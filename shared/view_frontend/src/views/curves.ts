@@ -1,7 +1,7 @@
 // A run's curves: aligned panels over one step axis.
 
 import type { RunStore } from "../api";
-import { Cursor, LineChart } from "../chart";
+import { ChartGrid, Cursor } from "../chart";
 import { h, notice, replace, type View } from "../dom";
 import { plural } from "../format";
 import { runPanels } from "../panels";
@@ -13,20 +13,23 @@ const MAX_EVENTS = 500;
 
 export function curvesView(root: HTMLElement, store: RunStore): View {
   const cursor = new Cursor();
-  const charts = new Map<string, LineChart>();
-  const grid = h("div", { class: "panels" });
+  const grid = new ChartGrid(cursor, {
+    onpick: (step) => { location.hash = link("run", store.id, "rollouts", { first: step, last: step }); },
+    onzoom: (a, b) => setParams({ zoom: `${a}..${b}` }, true),
+  });
+  const empty = h("div");
   const facts = h("div");
   const readout = h("output", { class: "readout", "aria-live": "polite" });
   const slider = h("input", { type: "range", min: 0, step: 1, "aria-label": "Step", oninput: () => cursor.set(Number(slider.value)) });
   const open = h("a", { class: "button primary" }, "Rollouts of this step");
   const options = h("div", { class: "toolbar slim" });
   replace(root, h("h2", { class: "offscreen" }, "Curves"),
-    h("div", { class: "toolbar" }, h("label", { class: "field grow step-slider" }, h("span", {}, "Step"), slider, readout), open, options), grid, facts);
+    h("div", { class: "toolbar" }, h("label", { class: "field grow step-slider" }, h("span", {}, "Step"), slider, readout), open, options), empty, grid.element, facts);
 
   const range = (run: Run): [number, number, boolean] => {
     const [from, to] = (current().params.get("zoom") ?? "").split("..").map(Number);
     if (from !== undefined && to !== undefined && from < to) return [from, to, true];
-    return [0, Math.max(run.step, 1, ...run.accuracy.flatMap((m) => m.points.map((p) => p.step))), false];
+    return [0, Math.max(run.step, 1, ...Object.values(run.measures).flatMap((m) => m.points.map((p) => p.step))), false];
   };
 
   const showStep = (): void => {
@@ -39,27 +42,6 @@ export function curvesView(root: HTMLElement, store: RunStore): View {
     if (document.activeElement !== slider) slider.value = String(step);
   };
   cursor.subscribe(showStep);
-
-  const drawCharts = (run: Run, window: number): void => {
-    const [from, to] = range(run);
-    const specs = run.metrics.steps.length || run.accuracy.length ? runPanels(run, from, to, window) : [];
-    for (const [title, chart] of charts) {
-      if (specs.some((spec) => spec.title === title)) continue;
-      chart.destroy();
-      charts.delete(title);
-    }
-    for (const spec of specs) {
-      const chart = charts.get(spec.title);
-      if (chart) chart.update(spec);
-      else charts.set(spec.title, new LineChart(spec, cursor, {
-        onpick: (step) => { location.hash = link("run", run.id, "rollouts", { first: step, last: step }); },
-        onzoom: (a, b) => setParams({ zoom: `${a}..${b}` }, true),
-      }));
-    }
-    const elements = specs.map((spec) => charts.get(spec.title)!.element);
-    if (!specs.length) replace(grid, notice("empty", "No step is logged yet.", run.status === "running" ? "The curves begin with the first step." : `Resume the run with: ${run.commands["resume"]}`));
-    else if (elements.some((element, i) => grid.children[i] !== element)) replace(grid, elements);
-  };
 
   const render = (): void => {
     const run = store.run;
@@ -74,13 +56,15 @@ export function curvesView(root: HTMLElement, store: RunStore): View {
     slider.min = String(from);
     slider.max = String(to);
     showStep();
-    drawCharts(run, window);
+    const hasSteps = run.metrics.steps.length || Object.keys(run.measures).length;
+    grid.show(hasSteps ? runPanels(run, from, to, window) : []);
+    replace(empty, hasSteps ? null : notice("empty", "No step is logged yet.", run.status === "running" ? "The curves begin with the first step." : `Resume the run with: ${run.commands["resume"]}`));
     if (!facts.querySelector("details[open]")) replace(facts, marksLegend(run), eventsTable(run));
   };
 
   const unsubscribe = store.subscribe(render);
   render();
-  return { update: render, destroy: () => { unsubscribe(); charts.forEach((chart) => chart.destroy()); } };
+  return { update: render, destroy: () => { unsubscribe(); grid.destroy(); } };
 }
 
 function marksLegend(run: Run): HTMLElement {

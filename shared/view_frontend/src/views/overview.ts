@@ -1,9 +1,10 @@
 // What came out of a run: the verdict above, its figures, a problem before and after training, and tables.
 
 import { get, type RunStore } from "../api";
-import { Cursor, LineChart } from "../chart";
+import { ChartGrid, Cursor } from "../chart";
 import { copyButton, h, notice, replace, show, type View } from "../dom";
 import { number, plural, visible } from "../format";
+import { renderText } from "../markdown";
 import { leadPanels } from "../panels";
 import { rolloutCard } from "../rollout_card";
 import { link } from "../router";
@@ -12,26 +13,24 @@ import { firstProblem, listSplits, loadProblem } from "./problems";
 import { foldedTable } from "./parts";
 
 export function overviewView(root: HTMLElement, store: RunStore): View {
-  const cursor = new Cursor();
-  let charts: LineChart[] = [];
+  const figures = new ChartGrid(new Cursor(), { onpick: (step) => { location.hash = link("run", store.id, "rollouts", { first: step, last: step }); } }, "panels lead-panels");
   let shownStep = -1;
   let timer = 0;
-  const figures = h("div", { class: "panels lead-panels" });
+  const empty = h("div");
+  const notebook = h("section", { class: "page-text" });
   const rollouts = h("div", {}, notice("loading", "Reading the rollouts…"));
   const tables = h("div");
   const problem = h("section", {}, h("h2", {}, "A problem before and after"), rollouts);
-  replace(root, h("h2", { class: "offscreen" }, "Overview"), figures, problem, h("section", {}, h("h2", { class: "offscreen" }, "Tables"), tables));
+  replace(root, h("h2", { class: "offscreen" }, "Overview"), empty, figures.element, notebook, problem, h("section", {}, h("h2", { class: "offscreen" }, "Tables"), tables));
 
   const render = (): void => {
     const run = store.run;
     if (!run) return;
-    charts.forEach((chart) => chart.destroy());
-    charts = leadPanels(run).map((spec) => new LineChart(spec, cursor, {
-      onpick: (step) => { location.hash = link("run", run.id, "rollouts", { first: step, last: step }); },
-    }));
-    replace(figures, charts.map((chart) => chart.element),
-      charts.length || run.status === "file" ? null : notice("empty", "No held-out problem was evaluated yet.", "evaluate.problems and evaluate.every set when a run is evaluated."));
-    if (!tables.querySelector("details[open]:not(.opened)")) replace(tables, endTable(run), measureTables(run), sentences("What cannot be said", run.unsaid), facts("How it was measured", run.settings), run.config_text ? trainingBlock(run) : null);
+    const panels = leadPanels(run);
+    figures.show(panels);
+    replace(empty, panels.length || run.status === "file" ? null : notice("empty", "No held-out problem was evaluated yet.", "evaluate.problems and evaluate.every set when a run is evaluated."));
+    replace(notebook, run.notebook.trim() ? [h("h2", {}, "Notes"), ...renderText(run.notebook, [], false)] : null);
+    if (!tables.querySelector("details[open]:not(.opened)")) replace(tables, evaluationTable(run), measureTables(run), sentences("What cannot be said", run.unsaid), facts("How it was measured", run.settings), run.config_text ? trainingBlock(run) : null);
     problem.hidden = run.status === "file" && Object.keys(run.names).length < 2;
     if (shownStep === run.step) return;
     shownStep = run.step;
@@ -49,7 +48,7 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
 
   const unsubscribe = store.subscribe(render);
   render();
-  return { update: () => undefined, destroy: () => { unsubscribe(); clearTimeout(timer); charts.forEach((chart) => chart.destroy()); } };
+  return { update: () => undefined, destroy: () => { unsubscribe(); clearTimeout(timer); figures.destroy(); } };
 }
 
 /** The same sample of one problem at the first and at the last step. */
@@ -80,19 +79,22 @@ function estimateText(estimate: Estimate | undefined, sign = false): string {
   return text(estimate.value, 3) + range;
 }
 
-function endTable({ ends }: Run): HTMLElement | null {
-  if (!ends.rows.length) return null;
-  return foldedTable(`Before and after training (${plural(ends.problems ?? 0, "held-out problem")})`, ["measure", "before", "after"],
-    ends.rows.map((r) => [[r.label, r.sentence], estimateText(r.before), estimateText(r.after)]), true,
-    "95 % intervals: Wilson's, with the variance between problems where a problem has several samples.");
+/** The first and the last evaluation of the run itself. */
+function evaluationTable(run: Run): HTMLElement | null {
+  const measures = Object.values(run.measures).filter((m) => m.change === undefined);
+  const steps = measures[0]?.points.map((p) => p.step) ?? [];
+  const ends = [...new Set([steps[0], steps.at(-1)])].filter((step) => step !== undefined);
+  if (!ends.length) return null;
+  return foldedTable(`Evaluations: ${plural(measures.length, "measure")}`, ["measure", ...ends.map((step) => (step ? `step ${step}` : "before training"))],
+    measures.map((m) => [[m.unit ? `${m.label}, ${m.unit}` : m.label, m.sentence], ...ends.map((step) => estimateText(m.points.find((p) => p.step === step)))]), false,
+    "95 % intervals over problems.");
 }
 
 /** A column per checkpoint, the change between the first and the last, and what the last is compared with. */
 function measureTables(run: Run): HTMLElement {
   const measured = Object.values(run.measures).filter((m) => m.change !== undefined);
   if (!measured.length) {
-    if (run.status === "file") return h("div");
-    return h("div", { class: "notice empty" }, h("strong", {}, "Monitorability is not measured yet."), h("p", {}, "Run ", h("code", {}, run.commands["monitor"] ?? ""), " to measure it."));
+    return h("p", { class: "hint" }, ["file", "running"].includes(run.status) ? null : ["Whether the answer depends on the CoT, and what fitted monitors see, is not measured yet: ", h("code", {}, run.commands["monitor"] ?? "")]);
   }
   const steps = [...new Set(measured.flatMap((m) => m.points.map((p) => p.step)))].sort((a, b) => a - b);
   const row = (m: Measure): (string | [string, string])[] => {

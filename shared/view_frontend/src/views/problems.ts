@@ -1,19 +1,19 @@
-// One held-out problem across checkpoints: its chains of thought side by side, differences marked.
+// One held-out problem across checkpoints, of one run or two: its chains of thought side by side, differences marked.
 
 import { diffWordsWithSpace } from "diff";
 import { get, type RunStore } from "../api";
-import { h, notice, replace, select, show, type View } from "../dom";
+import { h, notice, replace, select, show, type Child, type View } from "../dom";
 import { number, plural, visible } from "../format";
 import { fact, verdictMark } from "../rollout_card";
 import { current, setParams } from "../router";
-import type { Problem, ProblemList, Rollout, RolloutPage } from "../types";
+import type { Problem, ProblemList, Rollout, RolloutPage, RunList } from "../types";
 
 const MAX_DIFF = 20_000;
 const SHOWN_PROBLEMS = 200;
 
 /** Every held-out rollout of a problem. */
 export async function loadProblem(run: string, key: string): Promise<Rollout[]> {
-  return (await get<RolloutPage>("rollouts", { run, key, held_out: 1, full: 1, limit: 400 })).rows;
+  return (await get<RolloutPage>("rollouts", { run, key, held_out: 1, full: 1, limit: 400, sort: "step" })).rows;
 }
 
 /** The problem to show first: one whose answers changed. */
@@ -31,6 +31,9 @@ export function problemsView(root: HTMLElement, store: RunStore): View {
   let problems: Problem[] = [];
   let checkpoints: number[] = [];
   let rows: Rollout[] = [];
+  /** Of the same problem in the other run. */
+  let others: Rollout[] = [];
+  let runs: string[] = [];
   let shownKey: string | null = null;
   let timer = 0;
   const list = h("div", { class: "problem-list" });
@@ -52,11 +55,16 @@ export function problemsView(root: HTMLElement, store: RunStore): View {
   const chosenKey = (): string => current().params.get("key") ?? firstProblem(problems)?.key ?? "";
 
   const loadShown = async (): Promise<void> => {
-    const key = chosenKey();
-    if (!key || key === shownKey) return draw();
-    shownKey = key;
-    await show(body, loadProblem(store.id, key), (found) => { rows = found; draw(); }, "This problem cannot be read.");
+    const [key, other] = [chosenKey(), current().params.get("with")];
+    if (!key || `${key} ${other}` === shownKey) return draw();
+    shownKey = `${key} ${other}`;
+    const found = Promise.all([loadProblem(store.id, key), other ? loadProblem(other, key) : []]);
+    await show(body, found, (answer) => { [rows, others] = answer; draw(); }, "This problem cannot be read.");
   };
+  void get<RunList>("runs").then((list) => {
+    runs = list.runs.filter((r) => r.id !== store.id).map((r) => r.id);
+    draw();
+  });
 
   const drawList = (): void => {
     if (list.contains(document.activeElement)) return;
@@ -81,7 +89,10 @@ export function problemsView(root: HTMLElement, store: RunStore): View {
     const series = rows.filter((r) => r.split === split && r.sample === sample);
     const steps = series.map((r) => r.step);
     const chosen = params.get("steps")?.split(",").map(Number) ?? defaultSteps(steps, checkpoints);
-    const columns = series.filter((r) => chosen.includes(r.step));
+    const other = params.get("with") ?? "";
+    const group = (title: string, columns: Rollout[]): Child[] => [other ? h("h3", {}, title) : null,
+      columns.length ? h("div", { class: "group", tabindex: 0, role: "region", "aria-label": `Rollouts of ${title} by step` }, columns.map((row, i) => stepCard(row, columns[i - 1] ?? null, nameStep(row.step, steps))))
+        : notice("empty", "This run has no such rollout of this problem.")];
     const stepBox = (step: number): HTMLElement => {
       const box = h("input", { type: "checkbox", checked: chosen.includes(step), onchange: () => setParams({ steps: steps.filter((s) => (s === step ? box.checked : chosen.includes(s))).join(",") }) });
       return h("label", { class: "field check" }, box, h("span", {}, nameStep(step, steps)));
@@ -92,16 +103,22 @@ export function problemsView(root: HTMLElement, store: RunStore): View {
       h("div", { class: "toolbar" },
         select("Rollouts", split, splits.map((s): [string, string] => [s, s]), (v) => setParams({ split: v, steps: null })),
         samples.length > 1 ? select("Sample", String(sample), samples.map((n): [string, string] => [String(n), String(n)]), (v) => setParams({ sample: v })) : null,
-        h("fieldset", { class: "steps" }, h("legend", {}, "Steps"), steps.map(stepBox))),
+        h("fieldset", { class: "steps" }, h("legend", {}, "Steps"), steps.map(stepBox)),
+        runs.length ? select("Beside", other, [["", "no other run"], ...runs.map((id): [string, string] => [id, id])], (v) => setParams({ with: v }, true)) : null),
       h("p", { class: "hint" }, h("ins", {}, "Added"), " and ", h("del", {}, "removed"), " text is relative to the column on the left."),
-      h("div", { class: "group", tabindex: 0, role: "region", "aria-label": "Rollouts by step" }, columns.map((row, i) => h("article", { class: "rollout" },
-        h("h3", {}, nameStep(row.step, steps)),
-        h("div", { class: "facts" }, verdictMark(row.correct), fact("answer", visible(row.model_answer ?? "none")), fact("reward", row.reward === null ? "" : number(row.reward, 2))),
-        diffText(columns[i - 1]?.text ?? null, row.text)))));
+      group(store.id, series.filter((r) => chosen.includes(r.step))),
+      other ? group(other, others.filter((r) => r.split === split && r.sample === sample && chosen.includes(r.step))) : null);
   };
 
   void load();
   return { update: () => { drawList(); void loadShown(); }, destroy: () => window.clearTimeout(timer) };
+}
+
+function stepCard(row: Rollout, before: Rollout | null, title: string): HTMLElement {
+  return h("article", { class: "rollout" }, h("h3", {}, title),
+    h("div", { class: "facts" }, verdictMark(row.correct), fact("answer", visible(row.model_answer ?? "none")), fact("reward", row.reward === null ? "" : number(row.reward, 2)),
+      row.behaviour === null ? null : fact("planted behaviour", row.behaviour ? "yes" : "no")),
+    diffText(before?.text ?? null, row.text));
 }
 
 /** Base, first, the newest checkpoint before the last, and last. */

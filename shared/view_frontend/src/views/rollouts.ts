@@ -14,7 +14,7 @@ const CHOICES: [string, string][] = [
 ];
 const NUMBERS: [string, string][] = [["first", "From step"], ["last", "To step"], ["min_reward", "Smallest reward"], ["max_reward", "Largest reward"]];
 const ORDERS: [string, string][] = [
-  ["", "by step"], ["-step", "newest step first"], ["reward", "lowest reward first"], ["-reward", "highest reward first"],
+  ["", "newest step first"], ["step", "oldest step first"], ["reward", "lowest reward first"], ["-reward", "highest reward first"],
   ["length", "shortest first"], ["-length", "longest first"],
 ];
 const FILTERS = [...CHOICES, ...NUMBERS].map(([name]) => name).concat("group", "key", "text", "sort");
@@ -111,7 +111,7 @@ export function rolloutsView(root: HTMLElement, store: RunStore): View {
     };
     replace(filters,
       h("div", { class: "pair" }, NUMBERS.map(limit)), CHOICES.map(choice),
-      select("Order", value("sort"), ORDERS, (v) => setFilter("sort", v)),
+      select("Order", value("sort"), store.run?.status === "file" ? [["", "as in the file"], ...ORDERS.slice(1)] : ORDERS, (v) => setFilter("sort", v)),
       value("key") ? h("p", { class: "muted" }, "Problem ", h("code", {}, value("key"))) : null,
       h("button", { type: "button", onclick: clear }, "Clear the filters"));
   };

@@ -42,7 +42,8 @@ function measureCell(measure: Measure | null, run: Overview): HTMLElement {
   const end = measure?.points.at(-1);
   if (run.status === "file") return h("span");
   if (!measure || !end) return h("small", { class: "muted" }, "not measured");
-  return h("span", {}, h("b", {}, number(end.value)), h("small", { title: measure.sentence }, `${measure.label.replace("accuracy, ", "")} ${interval(end.low, end.high)}`));
+  const name = measure.label.replace("accuracy, ", "").replace(/,.*/, "");
+  return h("span", {}, h("b", {}, number(end.value)), h("small", { title: `${measure.label}: ${measure.sentence}` }, `${name} ${interval(end.low, end.high)}`));
 }
 
 /** The heading of a column, which sorts by it. */
@@ -50,7 +51,7 @@ function heading(column: Column, sort: string): HTMLElement {
   const direction = sort.replace("-", "") === column.key ? (sort.startsWith("-") ? "descending" : "ascending") : "none";
   const next = sort === column.key ? `-${column.key}` : column.key;
   return h("th", { scope: "col", "aria-sort": direction, class: column.numeric ? "numeric" : "" },
-    h("button", { type: "button", onclick: () => setParams({ sort: next }) }, column.title, h("i", { "aria-hidden": "true" }, { none: "", ascending: " ↑", descending: " ↓" }[direction])));
+    h("button", { type: "button", onclick: () => setParams({ sort: next }) }, column.title, direction === "none" ? null : h("i", { "aria-hidden": "true" }, direction === "ascending" ? "↑" : "↓")));
 }
 
 function selectRuns(runs: Overview[], params: URLSearchParams, sort: string): Overview[] {
