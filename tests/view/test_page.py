@@ -307,9 +307,9 @@ def test_compare_states_undetected_use_first_and_has_bands_over_seeds(watched: W
     panel.locator(".line.c0 .band").wait_for()  # the arm with two seeds
     lead = page.locator(".lead").inner_text()
     assert lead.startswith(
-        "Undetected use, disclosure rule: outcome 0.425 (0.11 to 0.74) over 2 seeds"
+        "Undetected use, disclosure rule: 0.425 (0.11 to 0.74) in outcome (2 seeds)"
     )
-    assert "kl 0.400." in lead
+    assert "0.400 in kl." in lead
     assert page.locator("table.diff tbody th").first.inner_text() == "learn.kl_coef"
     assert panel.locator(".line.c0.faint .curve").count() == 2
     assert panel.locator(".line.c1 .band").count() == 0
@@ -352,7 +352,7 @@ def test_a_study_without_verdicts_shows_its_runs_compared(
         page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
         title = read_yaml_file(tmp_path / "study" / "study.yaml")["title"]
         assert page.locator("h1").inner_text() == title
-        assert "Undetected use, disclosure rule: outcome" in page.locator(".lead").inner_text()
+        assert "Undetected use, disclosure rule: 0.425" in page.locator(".lead").inner_text()
         watched.close()
 
 

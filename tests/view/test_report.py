@@ -161,7 +161,7 @@ def test_several_runs_are_compared_as_arms_and_seeds(
     page = watched.open("")
     page.locator("figure.panel").first.wait_for()
     lead = page.locator(".lead").inner_text()
-    for text in ("Accuracy, sampled: learn.kl_coef=0.0 ", "learn.kl_coef=0.3 ", "over 2 seeds"):
+    for text in ("Accuracy, sampled: ", "in learn.kl_coef=0.0", "in learn.kl_coef=0.3 (2 seeds)"):
         assert text in lead, text
     page.get_by_role("link", name="seed-2", exact=True).click()
     page.get_by_role("heading", name="Reward").wait_for()

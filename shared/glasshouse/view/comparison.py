@@ -62,24 +62,23 @@ def summarize_arms(curves: Mapping[str, Mapping[str, Any]], arms: int) -> Iterat
         for id in [id for id in shared if is_accuracy[id] is kind][:1]:
             curve = curves[id]
             ends = [
-                f"{name} {_describe_end(arm, curve['bounds'])}"
-                for name, arm in curve["arms"].items()
+                _describe_end(name, arm, curve["bounds"]) for name, arm in curve["arms"].items()
             ]
             yield f"{curve['label'][0].upper()}{curve['label'][1:]}: {', '.join(ends)}."
     if shared:
         yield "95 % intervals are over seeds if an arm has several runs, else over problems."
 
 
-def _describe_end(arm: Mapping[str, Any], bounds: tuple[float, float] | None) -> str:
-    """Example: `0.120 (0.03 to 0.22) over 2 seeds`"""
+def _describe_end(name: str, arm: Mapping[str, Any], bounds: tuple[float, float] | None) -> str:
+    """Example: `0.120 (0.03 to 0.22) in outcome (2 seeds)`"""
     points = [p for p in arm["band"] or arm["runs"][0]["points"] if p[1] is not None]
     if not points:
-        return "undefined"
+        return f"undefined in {name}"
     value, low, high = points[-1][1:]
     if bounds and low is not None and high is not None:
         low, high = max(low, bounds[0]), min(high, bounds[1])
-    seeds = f" over {count_noun(len(arm['runs']), 'seed')}" if arm["band"] else ""
-    return f"{format_estimate(value, low, high)}{seeds}"
+    seeds = f" ({count_noun(len(arm['runs']), 'seed')})" if arm["band"] else ""
+    return f"{format_estimate(value, low, high)} in {name}{seeds}"
 
 
 def diff_values(ids: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
