@@ -84,6 +84,23 @@ def test_a_user_error_names_its_cause_and_exits_with_2(
     assert "LearnConfig" not in printed.err
 
 
+def test_an_error_of_the_users_code_names_its_file_and_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "from glasshouse import reward, task\nfrom glasshouse.tasks.digits import SumDigits\n"
+        "@task('my_task')\nclass Mine(SumDigits):\n    def problem_at(self, level, index):\n"
+        "        return {}['x']\n"
+        "@reward('my_term')\ndef polite(inputs):\n    return inputs.nothing\n"
+    )
+    settings = [f"imports={code}", f"out={tmp_path / 'run'}", "steps=1", *SMALL]
+    assert main(["train", "task.name=my_task", *settings]) == 2
+    assert f"{code}, line 6, in problem_at: KeyError" in capsys.readouterr().err
+    assert main(["train", "reward.terms.my_term=1", *settings]) == 2
+    assert f"({code}, line 9, in polite)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -92,7 +109,6 @@ def test_a_user_error_names_its_cause_and_exits_with_2(
         (["eval", "pocket", "--style", "direkt"], '"direct"'),
         (["train", "--no-such-option"], "--no-such-option"),
         (["train", "steps"], "key=value"),
-        (["report", "figure", "runs/a"], "--out"),
     ],
 )
 def test_a_usage_error_exits_with_2_and_suggests_the_nearest_name(

@@ -76,7 +76,7 @@ def test_the_layout_of_plan_can_be_pasted_and_what_measure_names_exists(
     """Neither prints a command; plan prints lines of a config file, measure the path of its page."""
     config, layout = tmp_path / "config.yaml", tmp_path / "layout.yaml"
     config.write_text(f"model: {MOCK}\n")
-    assert main(["plan", str(config), *SMALL[1:]]) == 0
+    assert main(["plan", "--config", str(config), *SMALL[1:]]) == 0
     printed = capsys.readouterr().out
     assert not find_commands(printed)
     layout.write_text(printed.partition("paste into the config file\n")[2])

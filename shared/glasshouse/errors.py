@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,6 +82,19 @@ def unwrap_os_error() -> Iterator[None]:
             number = int(code[1])
             raise OSError(number, os.strerror(number)) from None
         raise
+
+
+def locate_user_code(error: BaseException) -> str:
+    """Where code that this package called has raised, as `my_rewards.py, line 12, in polite`: the innermost frame that
+    is neither ours nor of an installed package; empty if there is none."""
+    package, found = Path(__file__).parent, ""
+    was_called = False
+    for frame in traceback.extract_tb(error.__traceback__):
+        if Path(frame.filename).is_relative_to(package):
+            was_called = True
+        elif was_called and not frame.filename.startswith((sys.prefix, sys.base_prefix, "<")):
+            found = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+    return found
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -146,7 +146,10 @@ def test_plan_without_weights_suggests_lines_that_validate(
     bare_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overrides = [f"model={bare_folder}", *SMALL]
-    assert main(["plan", CONFIG, *overrides, "--prompt-tokens", "12", "--gpu", "2xA100"]) == 0
+    assert (
+        main(["plan", "--config", CONFIG, *overrides, "--prompt-tokens", "12", "--gpu", "2xA100"])
+        == 0
+    )
     assert "It fits" in capsys.readouterr().out
     result = plan_run(load_config([CONFIG], overrides), gpu="2xA100", prompt_tokens=12)
     assert result.fits
@@ -222,7 +225,7 @@ def test_layout_shards_the_learner_over_as_few_gpus_as_possible() -> None:
 def test_bad_input_is_one_sentence_and_exit_code_2(
     arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan", CONFIG, *arguments]) == 2
+    assert main(["plan", "--config", CONFIG, *arguments]) == 2
     message = capsys.readouterr().err
     assert named in message
     assert "Traceback" not in message
@@ -239,5 +242,5 @@ def test_hostile_model_configurations_are_refused(
     content: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(content))
-    assert main(["plan", CONFIG, f"model={tmp_path}", *SMALL, "--gpu", "1x24GB"]) == 2
+    assert main(["plan", "--config", CONFIG, f"model={tmp_path}", *SMALL, "--gpu", "1x24GB"]) == 2
     assert str(tmp_path) in capsys.readouterr().err

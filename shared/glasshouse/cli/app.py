@@ -14,7 +14,7 @@ from glasshouse import __version__
 # each module declares its commands
 from glasshouse.cli import machines, measure, runs, study, tasks, train  # noqa: F401
 from glasshouse.cli.parser import COMMANDS, CommandParser, add_commands
-from glasshouse.errors import GlasshouseError, install_command
+from glasshouse.errors import GlasshouseError, install_command, locate_user_code
 from glasshouse.terminal import terminal_safe
 
 GROUPS = {
@@ -95,6 +95,10 @@ def run_command(command: Callable[[], int | None]) -> int:
         if error.errno is None:
             raise
         return _print_error(explain_os_error(error))
+    except Exception as error:
+        if not (where := locate_user_code(error)):
+            raise
+        return _print_error(f"{where}: {type(error).__name__}: {error}")
 
 
 def _print_error(message: str) -> int:

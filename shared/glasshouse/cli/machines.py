@@ -18,25 +18,26 @@ if TYPE_CHECKING:
     "plan",
     "estimate the memory of a run, and suggest a layout that fits",
     {
-        "CONFIG": "the config file of the run",
+        "key=value": "as for glasshouse train",
+        **CONFIG,
         "--gpu NxGB": "GPUs, as in 1x24GB, 8x80GB or 8xH100 (default: the CPU of this machine)",
         "--prompt-tokens N": "length of a prompt (default: of the task's prompts; 256 without a tokenizer)",
-        "key=value": "as for glasshouse train",
     },
     "Reads the model's configuration and tokenizer, not its weights, so that a model of any size can be "
     "planned on any machine. A folder with only a config.json is enough. docs/scale.md explains the figures.",
     examples=[
-        "glasshouse plan training/example.rl/config.yaml",
-        'glasshouse plan config.yaml model=Qwen/Qwen3-4B --gpu "1x80GB"',
+        "glasshouse plan --config training/example.rl/config.yaml",
+        'glasshouse plan model=Qwen/Qwen3-4B --gpu "1x80GB"',
     ],
 )
 def _plan(args: argparse.Namespace) -> None:
     from glasshouse.config.loading import load_config
     from glasshouse.terminal import make_console
-    from glasshouse.training.layout import plan_run
+
+    config = load_config(args.config, args.overrides)
+    from glasshouse.training.layout import plan_run  # imports torch
 
     with make_console(stderr=True).status("Estimating memory and looking for a layout …"):
-        config = load_config([args.config], args.overrides)
         result = plan_run(config, gpu=args.gpu, prompt_tokens=args.prompt_tokens)
     print_safe(*_describe_plan(result, config.generate.engine))
     if result.layout.fits:

@@ -250,14 +250,18 @@ def _report(args: argparse.Namespace) -> None:
     "plot the learning curves of runs",
     {
         "RUN+": "run directories; several are averaged",
-        "--out FILE!": "the image to write, .png or .svg",
+        "--out FILE": "the image to write, .png or .svg (default: RUN/results/figure.svg; of several runs, figure.svg "
+        "in this folder)",
     },
-    examples=["glasshouse report figure runs/try --out curves.png"],
+    examples=["glasshouse report figure runs/try", "glasshouse report figure runs/* --out all.png"],
 )
 def _figure(args: argparse.Namespace) -> None:
     from glasshouse.view.figures import plot_learning_curves
 
-    plot_learning_curves(*args.run, out=args.out, warn=print_damage)
+    folder = Path(args.run[0], "results") if len(args.run) == 1 else Path()
+    out = Path(args.out or folder / "figure.svg")
+    plot_learning_curves(*args.run, out=out, warn=print_damage)
+    print_safe(out)
 
 
 @command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,25 +214,33 @@ def _grade(args: argparse.Namespace) -> None:
     "tasks generate",
     "write a problem file with its provenance",
     {
-        "--task NAME!": "see glasshouse tasks",
+        "--task NAME": "see glasshouse tasks",
+        "--run RUN": "write what is missing of the run's data/train.jsonl (the problems that it was trained on), "
+        "validation.jsonl and test.jsonl; only --count and --imports apply",
         "--split train|validation|test = validation": "which problems",
         "--count N = 1000": "problems",
         "--oversize X = 1": "multiplies --count, so that enough problems remain after decontamination",
         "--seed N": "seed of the draw (default 0)",
         **OPTIONS,
         **IMPORTS,
-        "--out FILE!": "the file to write, .jsonl or .parquet",
+        "--out FILE": "the file to write, .jsonl or .parquet",
     },
     "Draws count × oversize distinct problems of one split and writes them with a provenance file "
     "and a checksum. Never overwrites a file.",
     examples=[
-        "glasshouse tasks generate --task multiplication --count 1000 --oversize 1.5 --out val.jsonl"
+        "glasshouse tasks generate --task multiplication --count 1000 --oversize 1.5 --out val.jsonl",
+        "glasshouse tasks generate --run runs/try",
     ],
 )
 def _generate(args: argparse.Namespace) -> None:
+    from glasshouse.errors import ConfigError
     from glasshouse.tasks.problem_files import create_problem_file
     from glasshouse.tasks.streams import Split
 
+    if args.run:
+        return _write_run_data(Path(args.run), args.count)
+    if not args.task or not args.out:
+        raise ConfigError("Give --task and --out, or --run.")
     options = _read_options(args.options)
     split, out = Split(args.split), Path(args.out)
     provenance = create_problem_file(
@@ -239,3 +248,37 @@ def _generate(args: argparse.Namespace) -> None:
     )
     problems = f"{provenance['problems']:,} {split} problems of {args.task}"
     print_safe(f"{problems} → {out}", f"sha256 {provenance['sha256']}")
+
+
+def _write_run_data(run: Path, count: int) -> None:
+    """Write the problems of a run's splits that are not files in its folder data yet. Those of the training split
+    are in its rollout log; the test problems are drawn, and the run never uses them."""
+    from glasshouse.measurement.evaluate import draw_validation
+    from glasshouse.registry import import_modules
+    from glasshouse.runs.rollout_log import read_rows
+    from glasshouse.runs.rows import problem_from_row
+    from glasshouse.runs.run import open_run
+    from glasshouse.tasks.base import make_task
+    from glasshouse.tasks.problem_files import write_problem_file
+    from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split
+
+    config = open_run(run).config
+    import_modules(config.imports)
+    task = make_task(config.task.name, config.task.options)
+    for split in Split:
+        file = run / "data" / f"{split}.jsonl"
+        if file.exists():
+            print_safe(f"{file} is there")
+            continue
+        if split is Split.TRAIN:
+            problems = [problem_from_row(row) for row in read_rows(run, "train")]
+        elif split is Split.VALIDATION:
+            problems = draw_validation(config, task)[: config.evaluate.problems]
+        else:
+            stream, problems = FreshProblems(task, split, config.evaluate.seed, "stop"), []
+            with suppress(ProblemsExhausted):  # a small problem space has fewer
+                while len(problems) < count:
+                    problems += stream.take(1)
+        distinct = list({problem.key: problem for problem in problems}.values())
+        write_problem_file(file, distinct)
+        print_safe(f"{len(distinct):,} {split} problems → {file}")

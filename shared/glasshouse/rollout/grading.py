@@ -22,7 +22,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from glasshouse.errors import ConfigError, RewardError
+from glasshouse.errors import ConfigError, RewardError, locate_user_code
 from glasshouse.registry import Registry
 from glasshouse.tasks.answers import (
     answers_match,
@@ -329,8 +329,9 @@ def _compute_term(name: str, inputs: RewardInputs) -> float:
     try:
         value = float(reward.get(name)(inputs))
     except Exception as error:
+        raised = f"{type(error).__name__}: {error} ({locate_user_code(error) or 'in Glasshouse'})"
         raise RewardError(
-            f'The reward term "{name}" failed {where} with {type(error).__name__}: {error}. {completion}'
+            f'The reward term "{name}" failed {where} with {raised}. {completion}'
         ) from error
     if not -1 <= value <= 1:  # false for NaN too
         raise RewardError(

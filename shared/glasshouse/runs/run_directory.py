@@ -1,5 +1,7 @@
 """The run directory: the files of one run, read by monitors, reports, trackers and studies.
 
+README.md                    what the run is, and which commands read it
+NOTES.md                     its lab notebook: only appended to
 config.yaml                  the resolved configuration
 data/manifest.json           where training, validation and test problems come from
 data/validation.jsonl        the validation problems
@@ -9,6 +11,7 @@ results/rollouts.jsonl.zst   every prompt and completion (docs/runs.md)
 results/summary.json         evaluation before and after training, and where the results are
 results/monitor.json         monitor results of the base model and each checkpoint
                              (their rows: monitor_rows.jsonl.zst)
+results/curves.svg           its curves, written when it ends
 results/report.html          the report, as one page
 track/                       the run's id for trackers, and files that trackers write
 checkpoints/step-000060/     a model in the Hugging Face layout, with everything needed to resume
@@ -143,8 +146,8 @@ class RunDirectory:
 
 
 def _has_other_files(path: Path) -> bool:
-    """Does a folder hold any files besides those of a run killed at start-up?"""
-    startup_files = (LOCK, f".{CONFIG}.tmp")
+    """Does a folder hold any files besides notes, and those of a run killed at start-up?"""
+    startup_files = (LOCK, f".{CONFIG}.tmp", "NOTES.md")
     return any(entry.name not in startup_files for entry in path.iterdir())
 
 

@@ -102,8 +102,10 @@ def _format_change(measure: str, rows: Sequence[StudyRow]) -> str:
 
 
 STUDY_FILE, TABLE_FILE = "study.yaml", "table.jsonl"
-KEPT_RESULTS = {"summary.json", "metrics.jsonl", "events.jsonl", "monitor.json", ROWS_FILE}
-"""Result files of a finished run that are not deleted; config.yaml is kept as well."""
+KEPT_RESULTS = {
+    "summary.json", "metrics.jsonl", "events.jsonl", "curves.svg", "monitor.json", ROWS_FILE,
+}  # fmt: skip
+"""Result files of a finished run that are not deleted; config.yaml and NOTES.md are kept as well."""
 LOCK_WAIT_SECONDS = 10.0
 """How long the workers of a killed command may take to save their runs and release the locks."""
 
@@ -277,7 +279,10 @@ def _prune(run: StudyRun, keep_rollouts: bool) -> None:
     if keep_rollouts:
         return
     results = run.path / "results"
-    for folder, kept in ((run.path, {"config.yaml", "results"}), (results, KEPT_RESULTS)):
+    for folder, kept in (
+        (run.path, {"config.yaml", "NOTES.md", "results"}),
+        (results, KEPT_RESULTS),
+    ):
         for entry in [entry for entry in folder.iterdir() if entry.name not in kept]:
             if entry.is_dir():
                 shutil.rmtree(entry)

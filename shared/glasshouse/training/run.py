@@ -36,6 +36,7 @@ from glasshouse.models.sources import hash_sources, software_versions
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector
 from glasshouse.rollout.penalties import Penalties
+from glasshouse.runs.curves import write_curves
 from glasshouse.runs.rollout_log import LogSize
 from glasshouse.runs.run_directory import RunDirectory, is_run_directory, utc_timestamp
 from glasshouse.runs.verify import verify_run
@@ -57,6 +58,7 @@ from glasshouse.training.interruption import ForcedStop, Interrupted, Interrupti
 from glasshouse.training.loop import run_training_loop
 from glasshouse.training.memory import check_training_memory
 from glasshouse.training.metrics import Diagnostics, PhaseTimer, compute_throughput
+from glasshouse.training.notes import note_result, start_notes
 
 
 class TrainingRun:
@@ -152,6 +154,7 @@ class TrainingRun:
         self.started = time.perf_counter() - self.progress.seconds
         self._write_validation()
         self._write_data_manifest()
+        start_notes(path, config, self.progress.step)
         for text in self.warnings:
             self.log_event("warning", text=text)
         device = str(self.policy.model.device)
@@ -214,6 +217,8 @@ class TrainingRun:
         if self.exhausted_at is not None:
             summary["exhausted_at"] = self.exhausted_at
         self._write_data_manifest()
+        write_curves(directory.path)
+        note_result(directory.path, summary)
         directory.write_summary(summary)
         directory.log_event("end", step=progress.step)
         self.display.end(summary)
