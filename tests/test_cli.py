@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from proofs.resume import run_child
 
+from glasshouse import reward, task
 from glasshouse.cli.app import GROUPS, main, make_parser
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,8 +86,10 @@ def test_a_user_error_names_its_cause_and_exits_with_2(
 
 
 def test_an_error_of_the_users_code_names_its_file_and_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for registry in (reward, task):
+        monkeypatch.setattr(registry, "parts", dict(registry.parts))
     code = tmp_path / "mine.py"
     code.write_text(
         "from glasshouse import reward, task\nfrom glasshouse.tasks.digits import SumDigits\n"
