@@ -223,8 +223,8 @@ def test_more_seeds_reuse_finished_runs_and_only_small_files_remain(
     assert [r for r in again if r.arm == "plain"] == [r for r in longer if r.seed < 2]
     for run in copy.glob("runs/*/*"):
         files = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
-        assert files == {"config.yaml", "results/summary.json", "results/metrics.jsonl",
-                         "results/events.jsonl", "results/rows.jsonl"}  # fmt: skip
+        assert files == {"config.yaml", "NOTES.md", "results/curves.svg", "results/summary.json",
+                         "results/metrics.jsonl", "results/events.jsonl", "results/rows.jsonl"}  # fmt: skip
         assert sum(p.stat().st_size for p in run.rglob("*")) < 100_000
 
 
