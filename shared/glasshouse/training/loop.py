@@ -105,7 +105,10 @@ def collect_groups(
             break
         pending = submit_groups(run, step, wanted - len(groups), timer)
     return (
-        [[replace(r, group=n) for r in group] for n, group in enumerate(groups)],
+        [
+            [r if r.group == n else replace(r, group=n) for r in group]
+            for n, group in enumerate(groups)
+        ],
         [
             [replace(r, group=n, split="discarded") for r in group]
             for n, group in enumerate(discarded, len(groups))
