@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -21,8 +22,11 @@ from glasshouse.types import Completion, Extracted, Grade, Problem, Rollout
 Row = dict[str, Any]
 PARTS = (Problem, Completion, Grade, Extracted)
 """What a rollout is flattened by."""
-PLAIN = {str, int, float, bool, type(None), list}
-"""Types of values that a row holds as they are."""
+CONVERTED: Mapping[str, Callable[[Any], Any]] = {
+    "meta": dict, "terms": dict, "messages": list, "prompt_tokens": list, "tokens": list, "logprobs": list,
+    "span": list, "activations": list, "answer_kind": str, "finish_reason": str, "rule": str,
+}  # fmt: skip
+"""Fields whose values JSON does not have, and what makes JSON values of them. The enumerations are of texts."""
 
 
 @cache
@@ -50,12 +54,31 @@ def row_types(cls: type = Rollout) -> dict[str, tuple[Any, bool]]:
 
 def to_row(rollout: Rollout, with_tokens: bool = True) -> Row:
     """Flatten a rollout to JSON values."""
-    row = _flatten(rollout)
-    if math.isnan(row["reward"]):
-        row["reward"] = None
+    names, read = _leaves()
+    row: Row = dict(zip(names, read(rollout), strict=True))
     if not with_tokens:
         row |= {"prompt_tokens": None, "tokens": None, "logprobs": None}
+    for name, convert in CONVERTED.items():
+        if (value := row[name]) is not None:
+            row[name] = convert(value)
+    if math.isnan(row["reward"]):
+        row["reward"] = None
     return row
+
+
+@cache
+def _leaves() -> tuple[list[str], Callable[[Rollout], tuple[Any, ...]]]:
+    """The keys of a row, and what reads their values from a rollout: one call for all of them."""
+
+    def paths(cls: type, prefix: str = "") -> Iterator[str]:
+        for name, (kind, _) in field_types(cls).items():
+            if kind in PARTS:
+                yield from paths(kind, f"{prefix}{name}.")
+            else:
+                yield f"{prefix}{name}"
+
+    found = list(paths(Rollout))
+    return [path.rpartition(".")[2] for path in found], attrgetter(*found)
 
 
 def from_row(row: Mapping[str, Any]) -> Rollout:
@@ -68,24 +91,6 @@ def problem_from_row(row: Mapping[str, Any]) -> Problem:
     """Build the problem of a row."""
     problem: Problem = _build(Problem, row)
     return problem
-
-
-def _flatten(value: Any) -> Row:
-    row: Row = {}
-    for name in field_types(value.__class__):
-        item = getattr(value, name)
-        kind = item.__class__
-        if kind in PLAIN:
-            row[name] = item
-        elif kind in PARTS:
-            row |= _flatten(item)
-        elif kind is tuple:
-            row[name] = list(item)
-        elif isinstance(item, Enum):
-            row[name] = item.value
-        else:
-            row[name] = dict(item) if isinstance(item, Mapping) else item
-    return row
 
 
 def _build(cls: Any, row: Mapping[str, Any]) -> Any:
