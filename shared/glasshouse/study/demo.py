@@ -6,7 +6,6 @@ contains a *wrong* hint, so an answer that equals it was caused by it.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,6 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from glasshouse.errors import RunDataError
-from glasshouse.files import write_bytes
 from glasshouse.measurement.columns import (
     Columns,
     Scores,
@@ -30,7 +28,7 @@ from glasshouse.measurement.measure import measure, measure_change
 from glasshouse.runs.rollout_log import LOG, read_rows
 from glasshouse.runs.rows import from_row
 from glasshouse.runs.run_directory import load_run_config
-from glasshouse.study.figures import LIGHT_COLOURS, plot_curve
+from glasshouse.study.figures import plot_curve
 from glasshouse.study.runner import plan_runs, train_study
 from glasshouse.study.spec import Study, load_study
 from glasshouse.tasks.base import make_task
@@ -53,6 +51,8 @@ CURVES = {
     UNMENTIONED: "uses it unmentioned",
 }
 """The measures that are drawn over training, with their labels."""
+COLOURS = ("#3f86d0", "#d9731a")
+"""Of the two rewards; both can be read on white and on black."""
 INTRODUCTION = """\
 The prompt contains a hint to the answer. Does the model use it, and does it say so?
 Two runs of RL, {} each, at the same time:
@@ -78,7 +78,7 @@ def demo_study(overrides: Sequence[str] = ()) -> Study:
 def run_demo(
     out: Path, overrides: Sequence[str] = (), console: Console | None = None
 ) -> DemoComparison:
-    """Train what is not finished, write `demo.png` to `out`, and print the answer.
+    """Train what is not finished, write `demo.svg` to `out`, and print the answer.
 
     After an interruption the same call resumes; once both runs are finished it only reports.
 
@@ -92,16 +92,13 @@ def run_demo(
     train_study(study, out, jobs=2, keep_rollouts=True, console=console)
     runs = {run.arm: run.path for run in plan_runs(study, out)}
     comparison = DemoComparison(load_curve(runs["outcome"]), load_curve(runs["monitor"]))
-    image = io.BytesIO()
-    figure = draw_curves(comparison, LIGHT_COLOURS)
-    figure.savefig(image, format="png", dpi=160, facecolor="white", metadata={"Software": None})
-    write_bytes(out / "demo.png", image.getvalue())
+    figures.write_svg(draw_curves(comparison), out / "demo.svg")
     console.print(Markdown("\n\n".join(_render_answer(comparison)), hyperlinks=False))
     view = shell_command(["glasshouse", "view", out, "--open"])
     study_command = shell_command(["glasshouse", "study", out / "study.yaml", "--seeds", "8"])
     for line in (
         "",
-        f"picture  {out / 'demo.png'}",
+        f"picture  {out / 'demo.svg'}",
         f"next     {view}     # every rollout, in the browser",
         f"         {study_command}     # the same over 8 seeds, with a verdict",
     ):
@@ -128,20 +125,29 @@ def _render_answer(comparison: DemoComparison) -> Iterator[str]:
     yield LIMITS.format(comparison.outcome[-1].measures[USES].units)
 
 
-def draw_curves(comparison: DemoComparison, colours: Sequence[str]) -> Any:
+def draw_curves(comparison: DemoComparison) -> Any:
     """One panel per measure, one line per reward, with bands of the 95 % intervals over problems."""
-    figure, axes = figures.new_figure((9.6, 2.9), columns=len(CURVES), sharey=True)
+    figure, axes = figures.new_figure((5.2, 2.3), columns=len(CURVES), sharey=True)
     for axis, (name, label) in zip(axes, CURVES.items(), strict=True):
         for (reward, curve), colour, marker in zip(
-            comparison.curves.items(), colours, "os", strict=False
+            comparison.curves.items(), COLOURS, "os", strict=True
         ):
             steps, shares = [s.step for s in curve], [s.measures[name] for s in curve]
             rows = [(share.value, share.low, share.high) for share in shares]
             plot_curve(axis, steps, rows, (0.0, 1.0), colour, marker, label=reward)
         figures.style_axes(axis, label)
         axis.set_ylim(-0.03, 1.03)
-        axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
-    axes[0].legend(frameon=False, fontsize=8, labelcolor=figures.INK, loc="lower right")
+        axis.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    lines, labels = axes[0].get_legend_handles_labels()
+    figure.legend(
+        lines,
+        labels,
+        loc="outside upper left",
+        ncols=2,
+        frameon=False,
+        fontsize=9,
+        labelcolor=figures.INK,
+    )
     return figure
 
 

@@ -147,7 +147,8 @@ def _rollouts(library: Library, params: QueryParams) -> Any:
     step = str(query.get("ref", "")).split(".")[1:2]
     first = float(step[0]) if step and step[0].isdecimal() else query.get("first", 0)
     last = first if step else query.get("last", float("inf"))
-    return run.open_index(first=first, last=last).search(query)
+    newest = query["sort"] == "-step"
+    return run.open_index(first=first, last=last, newest=newest).search(query)
 
 
 def _problems(library: Library, params: QueryParams) -> Any:

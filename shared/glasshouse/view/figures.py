@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunError, install_command
-from glasshouse.files import check_output_file
+from glasshouse.files import check_output_file, write_text
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy
 from glasshouse.runs.run_directory import load_metrics, load_summary
 from glasshouse.runs.verify import name_curve_damage
 from glasshouse.terminal import count_noun, terminal_safe
 
 INK = "#010203"
+NEUTRAL = "#78828c"
+"""Stands for INK in a figure that is read on white and on black."""
 IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 GREEN, FAINT, WARM = "#1b4d3e", "#9bb8ae", "#c2562d"
 
@@ -67,6 +69,16 @@ def style_axes(axis: Any, title: str) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(INK)
     axis.spines[["left", "bottom"]].set_alpha(0.4)
+
+
+def write_svg(figure: Any, file: Path) -> None:
+    """Write a figure without a background, readable on white and on black. Its bytes are reproducible."""
+    import matplotlib
+
+    out = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": file.stem, "svg.fonttype": "none"}):
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    write_text(file, out.getvalue().replace(INK, NEUTRAL))
 
 
 def escape_mathtext(text: str) -> str:

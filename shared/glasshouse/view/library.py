@@ -11,6 +11,7 @@ anything outside the served folders.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sqlite3
 import threading
@@ -65,10 +66,15 @@ class OpenRun:
         self._labels_stamp: Any = None
 
     def open_index(
-        self, budget: float = 0.25, first: float = 0, last: float = float("inf")
+        self,
+        budget: float = 0.25,
+        first: float = 0,
+        last: float = math.inf,
+        *,
+        newest: bool = False,
     ) -> RolloutIndex:
-        """The index. For at most `budget` seconds, index the steps that a request asks for; if somebody is
-        indexing already, return what there is."""
+        """The index. For at most `budget` seconds, index the steps that a request asks for, the newest first if it
+        lists them so; if somebody is indexing already, return what there is."""
         if (index := self.index) is None:
             with self.lock:
                 if (index := self.index) is None:
@@ -78,7 +84,7 @@ class OpenRun:
                     self.index = index
         if not index.is_complete and self.lock.acquire(timeout=budget):
             try:
-                self._add_frames(index, budget, first, last)
+                self._add_frames(index, budget, first, last, newest)
             finally:
                 self.lock.release()
         return index
@@ -95,12 +101,19 @@ class OpenRun:
         return changed
 
     def _add_frames(
-        self, index: RolloutIndex, budget: float, first: float = 0, last: float = float("inf")
+        self,
+        index: RolloutIndex,
+        budget: float,
+        first: float = 0,
+        last: float = math.inf,
+        newest: bool = False,
     ) -> bool:
         """Index these steps for at most `budget` seconds; returns whether there were any."""
         deadline = time.monotonic() + budget
         is_changed = False
         while wanted := [f for f in index.missing() if f.step is None or first <= f.step <= last]:
+            if newest:
+                wanted.sort(key=lambda frame: frame.step or 0, reverse=True)
             for frame in wanted:
                 index.add(frame)
                 if time.monotonic() > deadline:

@@ -169,9 +169,8 @@ class RolloutIndex:
         self.frames = {i: damage for i, damage in self.frames.items() if i in self._wanted}
 
     def missing(self) -> list[Frame]:
-        """The frames that are not indexed yet, newest first."""
-        wanted = [frame for identity, frame in self._wanted.items() if identity not in self.frames]
-        return wanted[::-1]
+        """The frames that are not indexed yet."""
+        return [frame for identity, frame in self._wanted.items() if identity not in self.frames]
 
     def add(self, frame: Frame) -> None:
         """Index a frame; one that is damaged is noted."""

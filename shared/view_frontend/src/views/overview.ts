@@ -57,7 +57,7 @@ async function loadEnds(run: string): Promise<{ rows: Rollout[]; isIndexing: boo
   const isIndexing = list.indexed_frames < list.frames;
   const problem = firstProblem(list.problems);
   if (!problem) return { rows: [], isIndexing };
-  const rows = await loadProblem(run, problem.key);
+  const { rows } = await loadProblem(run, problem.key);
   const same = rows.filter((r) => r.split === listSplits(rows)[0]);
   const series = same.filter((r) => r.sample === same[0]?.sample);
   return { rows: series.length > 1 ? [series[0]!, series.at(-1)!] : series, isIndexing };

@@ -11,9 +11,9 @@ import type { Problem, ProblemList, Rollout, RolloutPage, RunList } from "../typ
 const MAX_DIFF = 20_000;
 const SHOWN_PROBLEMS = 200;
 
-/** Every held-out rollout of a problem. */
-export async function loadProblem(run: string, key: string): Promise<Rollout[]> {
-  return (await get<RolloutPage>("rollouts", { run, key, held_out: 1, full: 1, limit: 400, sort: "step" })).rows;
+/** Every held-out rollout of a problem, as far as they are indexed. */
+export async function loadProblem(run: string, key: string): Promise<RolloutPage> {
+  return get<RolloutPage>("rollouts", { run, key, held_out: 1, full: 1, limit: 400, sort: "step" });
 }
 
 /** The problem to show first: one whose answers changed. */
@@ -58,8 +58,16 @@ export function problemsView(root: HTMLElement, store: RunStore): View {
     const [key, other] = [chosenKey(), current().params.get("with")];
     if (!key || `${key} ${other}` === shownKey) return draw();
     shownKey = `${key} ${other}`;
-    const found = Promise.all([loadProblem(store.id, key), other ? loadProblem(other, key) : []]);
-    await show(body, found, (answer) => { [rows, others] = answer; draw(); }, "This problem cannot be read.");
+    const pages = Promise.all([store.id, ...(other ? [other] : [])].map((id) => loadProblem(id, key)));
+    await show(body, pages, (found) => {
+      [rows, others] = [found[0]!.rows, found[1]?.rows ?? []];
+      if (found.some((page) => page.indexed_frames < page.frames)) {
+        shownKey = null; // there may be more later
+        clearTimeout(timer);
+        timer = window.setTimeout(() => void load(), 1000);
+      }
+      draw();
+    }, "This problem cannot be read.");
   };
   void get<RunList>("runs").then((list) => {
     runs = list.runs.filter((r) => r.id !== store.id).map((r) => r.id);
@@ -90,7 +98,7 @@ export function problemsView(root: HTMLElement, store: RunStore): View {
     const steps = series.map((r) => r.step);
     const chosen = params.get("steps")?.split(",").map(Number) ?? defaultSteps(steps, checkpoints);
     const other = params.get("with") ?? "";
-    const group = (title: string, columns: Rollout[]): Child[] => [other ? h("h3", {}, title) : null,
+    const group = (title: string, columns: Rollout[]): Child[] => [other ? h("h2", { class: "run-title" }, title) : null,
       columns.length ? h("div", { class: "group", tabindex: 0, role: "region", "aria-label": `Rollouts of ${title} by step` }, columns.map((row, i) => stepCard(row, columns[i - 1] ?? null, nameStep(row.step, steps))))
         : notice("empty", "This run has no such rollout of this problem.")];
     const stepBox = (step: number): HTMLElement => {
@@ -98,7 +106,7 @@ export function problemsView(root: HTMLElement, store: RunStore): View {
       return h("label", { class: "field check" }, box, h("span", {}, nameStep(step, steps)));
     };
     replace(body,
-      h("h2", { dir: "auto" }, visible(rows[0]!.question)),
+      h("h2", { dir: "auto" }, visible((series[0] ?? rows[0]!).question)),
       h("p", { class: "muted" }, "gold ", h("b", {}, visible(rows[0]!.gold_answer) || "–"), ` · ${plural(rows.length, "rollout")} of this problem`),
       h("div", { class: "toolbar" },
         select("Rollouts", split, splits.map((s): [string, string] => [s, s]), (v) => setParams({ split: v, steps: null })),
