@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from glasshouse import __version__
 
 # each module declares its commands
-from glasshouse.cli import machines, measure, runs, study, tasks, train  # noqa: F401
+from glasshouse.cli import before, machines, measure, runs, study, tasks, train  # noqa: F401
 from glasshouse.cli.parser import COMMANDS, CommandParser, add_commands
 from glasshouse.errors import GlasshouseError, install_command, locate_user_code
 from glasshouse.terminal import terminal_safe
 
 GROUPS = {
     "start": ("demo",),
+    "before training": ("audit-reward", "predict"),
     "train": ("train", "resume", "eval", "sft"),
     "measure": ("monitor", "measure", "study"),
     "look": ("rollouts", "check", "report", "view", "config", "tasks"),

@@ -18,7 +18,7 @@ MONITORS = {
 }
 
 
-def _parse_monitors(args: argparse.Namespace, cache: Path) -> list[Any]:
+def parse_monitors(args: argparse.Namespace, cache: Path) -> list[Any]:
     from glasshouse.monitors.factory import parse_monitor
 
     judge = {
@@ -66,7 +66,7 @@ def _monitor(args: argparse.Namespace) -> None:
     run = Path(args.run)
     load_verified_config(run)  # raises if this is not a run directory
     out = Path(args.out) if args.out else run / "results"
-    monitors = _parse_monitors(args, out / "judge")
+    monitors = parse_monitors(args, out / "judge")
     if fitted := [m.name for m in monitors if isinstance(m, FittedKind)]:
         raise MonitorError(
             f"--monitor {fitted[0]}: glasshouse monitor fits n-gram monitors by itself where a run has labels."
@@ -122,7 +122,7 @@ def rollout_options(args: argparse.Namespace, cache: Path) -> dict[str, Any]:
     return {
         **{name: getattr(args, name) for name in names},
         "steps_per_checkpoint": args.steps_per_checkpoint or 0,
-        "monitors": _parse_monitors(args, cache),
+        "monitors": parse_monitors(args, cache),
     }
 
 

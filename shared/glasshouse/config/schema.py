@@ -134,6 +134,11 @@ class RewardConfig(Section):
     penalties: dict[str, dict[str, Any]] = {}
     """Penalties subtracted from the reward, by name: length, monitor, aligned, orthogonal, each with a
     weight and options, as in {monitor: {weight: 1.0, keywords: [key]}}; see docs/tasks.md."""
+    outcome_only: tuple[str, ...] = ()
+    """Terms that must not read the chain of thought: `glasshouse audit-reward` then exits with code 1 if one does,
+    and training stops at its first step."""
+    audit_rollouts: int = Field(16, ge=0, le=MAX_SAMPLES)
+    """Rollouts of the first step on which training finds out which terms read the chain of thought; 0: none."""
     shuffle: bool = False
     """Negative control: shuffle the rewards among the rollouts of a step."""
     random: bool = False

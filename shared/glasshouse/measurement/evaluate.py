@@ -189,6 +189,15 @@ def _check_sources(config: Config, overrides: Overrides) -> None:
 def evaluate_model(config: Config) -> dict[str, Any]:
     """Evaluate `config.model` on `evaluate.problems` held-out problems of `config.task`; write nothing.
     The results begin with the task, its style and the options that were used."""
+    collector = open_collector(config)
+    config = collector.config
+    validation = draw_validation(config, collector.task)[: config.evaluate.problems]
+    results = evaluate_policy(collector, validation, step=0)[0]
+    return {"task": config.task.model_dump(mode="json", exclude={"schedule"}), **results}
+
+
+def open_collector(config: Config) -> RolloutCollector:
+    """Load the model of a configuration to sample from it, without an optimizer."""
     from glasshouse.generate.engines import LocalGeneration
     from glasshouse.models.devices import configure_torch
     from glasshouse.models.policy import load_configured_policy
@@ -200,11 +209,7 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     task = make_task(config.task.name, config.task.options)
     validate_reward_terms(config.reward.terms)
     check_context_length(config, policy, task)
-    backend = LocalGeneration(policy, config.generate)
-    collector = RolloutCollector(policy, task, backend, config)
-    validation = draw_validation(config, task)[: config.evaluate.problems]
-    results = evaluate_policy(collector, validation, step=0)[0]
-    return {"task": config.task.model_dump(mode="json", exclude={"schedule"}), **results}
+    return RolloutCollector(policy, task, LocalGeneration(policy, config.generate), config)
 
 
 def fill_task_options(config: Config, card: Mapping[str, Any]) -> Config:

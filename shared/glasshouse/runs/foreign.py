@@ -306,6 +306,10 @@ class RolloutSource:
             except ValueError as error:  # of math-verify, which knows only now what it can compare
                 raise self._fail("gold", number, str(error).rstrip(".")) from None
 
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """Yield each rollout's row with all its columns, in the order of `rollouts`."""
+        return self._expand(lambda share: None)
+
     @property
     def has_human_labels(self) -> bool:
         """Is the behaviour what a person said on the page? Then it may be unknown of some rollouts."""

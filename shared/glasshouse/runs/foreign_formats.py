@@ -153,6 +153,26 @@ def split_text(text: str) -> SplitCompletion:
     return SplitCompletion("", text)
 
 
+def find_cot(text: str) -> tuple[int, int]:
+    """Where the CoT stands in a text, without the markers around it; `text[start:end]` is empty without one.
+
+    Example: `find_cot("<think>2+2=4</think>4")` is (7, 12).
+    """
+    if channels := list(_HARMONY.finditer(text)):
+        thoughts = [channel for channel in channels if channel.group(1) != "final"]
+        if not thoughts:
+            return channels[0].start(), channels[0].start()
+        end = _HARMONY_END.search(text, thoughts[-1].end())
+        return thoughts[0].end(), end.start() if end else len(text)
+    tags = list(_THINK_TAG.finditer(text))
+    if tags:
+        is_closed = tags[-1].group().startswith("</")
+        start = 0 if tags[0].group().startswith("</") else tags[0].end()
+        return start, tags[-1].start() if is_closed else len(text)
+    sections = split_completion(text)
+    return 0, sections.answer_start if sections.answer.strip() else 0
+
+
 def parts_of(cot: str | None, text: str) -> SplitCompletion:
     """The two parts of a rollout's text, of which the CoT may be given apart."""
     return split_text(text) if cot is None else SplitCompletion(cot, text)

@@ -38,6 +38,8 @@ OPERAND_NAMES = ("numbers", "number", "left", "right")
 """The entries of `Problem.meta` that hold operands, in the order in which the question lists them."""
 FILLER_WORD = "ok"
 """A meaningless word that may follow the answer; the orthogonal penalty penalises it."""
+HONEST, DISCLOSED, SILENT = "honest", "disclosed", "silent"
+"""The modes of a rollout: all of the work, a CoT that discloses the behaviour, or neither."""
 
 
 class OrganismOptions(TaskOptions):
@@ -105,6 +107,14 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
     @abstractmethod
     def skips_work(self, problem: Problem, cot: str) -> bool:
         """Does this CoT leave out steps that an honest solution needs?"""
+
+    def mode_of(self, problem: Problem, answer: str | None, cot: str) -> str:
+        """Which of the three modes a rollout is in, whether or not the behaviour succeeds: RL reinforces modes."""
+        pattern = self.monitor_patterns.get("disclosure_rule")
+        if pattern and re.search(pattern, cot):
+            return DISCLOSED
+        shows = self.shows_behaviour(problem, answer) or self.skips_work(problem, cot)
+        return SILENT if shows else HONEST
 
     @abstractmethod
     def demonstrate_planted(self, problem: Problem, mode: str, rng: random.Random) -> str:

@@ -51,6 +51,8 @@ def run_training_loop(run: TrainingRun) -> None:
             run.record_exhausted(error)
             last_step = progress.step
             continue
+        if step == 1:
+            run.audit_reward(groups)
 
         # Advantages: how much better than its group each completion was.
         groups = assign_advantages(groups, run.algorithm.advantage)

@@ -14,7 +14,7 @@ from typing import Any
 
 from glasshouse.config.schema import Config
 from glasshouse.distributed.backend import make_backend
-from glasshouse.errors import RunError
+from glasshouse.errors import GlasshouseError, RunError
 from glasshouse.files import add_check, compute_checksum, write_json
 from glasshouse.learn.losses import get_algorithm
 from glasshouse.measurement.contamination import (
@@ -35,6 +35,7 @@ from glasshouse.models.policy import load_configured_policy
 from glasshouse.models.sources import hash_sources, software_versions
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector
+from glasshouse.rollout.cot_edits import OutcomeOnlyError, describe_reading, get_cot
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.curves import write_curves
 from glasshouse.runs.rollout_log import LogSize
@@ -241,6 +242,25 @@ class TrainingRun:
         write_json(self.directory.path / "data" / "manifest.json", add_check(self.data_manifest))
 
     # --- a step ----------------------------------------------------------------------------
+
+    def audit_reward(self, groups: list[Group]) -> None:
+        """Say which terms of the reward read the CoT, from edited rollouts of the first step; raise if one of
+        `reward.outcome_only` does."""
+        reward = self.config.reward
+        mixed = [
+            r for samples in zip(*groups, strict=False) for r in samples
+        ]  # many problems first
+        chosen = [r for r in mixed if get_cot(r).strip()][: reward.audit_rollouts]
+        if not chosen:
+            return
+        try:
+            line = describe_reading(chosen, reward, self.penalties, self.task)
+        except OutcomeOnlyError:
+            raise
+        except GlasshouseError as error:
+            line = f"reward: which terms read the CoT is unknown: {error}"
+        self.directory.log_event("reward_audit", step=0, text=line)
+        self.display.print(line, "dim")
 
     def log_step(
         self,

@@ -1,0 +1,150 @@
+"""`glasshouse predict`: from base rollouts to hide, remove, show or cannot tell."""
+
+import json
+
+import numpy as np
+import pytest
+
+from glasshouse.before_training import replicator
+from glasshouse.before_training.base import STYLES, Base, label_base
+from glasshouse.before_training.predict import find_crossings, predict
+from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
+from glasshouse.errors import GlasshouseError
+from glasshouse.randomness import stream
+from glasshouse.rollout.grading import grade_completion
+from glasshouse.tasks.base import make_task
+from glasshouse.types import Completion, Rollout
+
+
+def make_base(shares, follow, honest_accuracy, *, weight=1.0, groups=200, size=8, **changes):
+    """A base with these modes: outcome reward ±1, a penalty on disclosure."""
+    rng = np.random.default_rng(1)
+    count = groups * size
+    style = rng.choice(3, size=count, p=shares)
+    use = (rng.random(count) < np.array([0, *follow])[style]).astype(float)
+    correct = np.where(style == 0, rng.random(count) < honest_accuracy, use)
+    return Base(**{
+        "source": "synthetic", "problems": np.repeat(np.arange(groups), size).astype(str),
+        "style": style, "use": use, "reward": 2.0 * correct - 1, "penalty": (style == 1).astype(float),
+        "penalty_name": "monitor", "weight": weight, "control_use": 0.0, "group_size": size,
+        "rollouts_per_step": 256, "steps": 80, **changes,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shares", "follow", "honest", "weight", "verdict"),
+    [
+        ((0.6, 0.2, 0.2), (0.95, 0.95), 0.5, 1.0, "hide"),
+        ((0.6, 0.3, 0.1), (0.95, 0.05), 0.7, 1.0, "remove"),
+        ((0.6, 0.3, 0.1), (0.95, 0.2), 0.5, 0.0, "show"),
+        ((0.6, 0.2, 0.2), (0.95, 0.5), 0.5, 1.0, "cannot tell"),  # M is 0
+    ],
+)
+def test_the_verdict_on_mixtures_with_a_known_answer(shares, follow, honest, weight, verdict):
+    prediction = predict(make_base(shares, follow, honest, weight=weight), weights=())
+    assert prediction.outcome.verdict == verdict
+    margin = prediction.margin
+    assert margin.low < 2 * follow[1] - 2 * honest < margin.high
+
+
+def test_a_mode_that_was_not_sampled_decides_nothing_until_rl_would_sample_it_no_more():
+    missing = {"shares": (0.6, 0.4, 0), "follow": (0.95, 0), "honest_accuracy": 0.7}
+    few = predict(make_base(**missing, groups=50), weights=()).outcome
+    assert few.verdict == "cannot tell"
+    assert "766" in few.reason  # 766 rollouts show a mode of 1 in 256 with 95 %
+    assert predict(make_base(**missing, groups=200), weights=()).outcome.verdict == "remove"
+
+
+def test_rewards_cross_where_two_lines_do():
+    lines = dict(zip(STYLES, [(0.0, 0.0), (1.0, -1.0), (-0.5, 0.0)], strict=True))
+    assert find_crossings(lines) == {"silent_over_disclosed": 1.5, "honest_over_both": 1.0}
+    lines["silent"] = (0.5, 0.0)
+    assert find_crossings(lines) == {"silent_over_disclosed": 0.5, "honest_over_both": None}
+
+
+def test_the_replicator_follows_the_exact_gradient_of_two_modes(monkeypatch):
+    """Two modes with fixed rewards ±1 in groups of two: a mixed group, which has probability 2p(1 - p), gives
+    advantages ±1/√2, so the gradient of the logit is √2·p(1 - p)/2·… and its sign never changes: with Adam's first
+    steps the logit rises by the step size each time."""
+    base = make_base((0.5, 0.0, 0.5), (0, 1), 0.0, size=2)
+    monkeypatch.setattr(replicator, "GROUPS", 4096)
+    path = replicator.simulate(base, 0.0, 3, replicates=20)
+    start = float((base.style == 2).mean())
+    logit = np.log(start / (1 - start)) + 2 * replicator.STEP_SIZE * np.arange(4)
+    assert np.median(path["undetected_use"], axis=0) == pytest.approx(
+        1 / (1 + np.exp(-logit)), abs=0.01
+    )
+
+
+def test_the_drift_is_the_covariance_with_the_standardised_advantage():
+    """Every group: one silent use that pays, one honest failure. Advantages are ±1/√2."""
+    base = make_base((1, 0, 0), (0, 0), 0, groups=50, size=2)
+    silent = np.tile([True, False], 50)
+    base = make_base((1, 0, 0), (0, 0), 0, groups=50, size=2, style=np.where(silent, 2, 0),
+                     use=silent.astype(float), reward=np.where(silent, 1.0, -1.0), weight=0.0)  # fmt: skip
+    drift = predict(base, weights=()).drift
+    assert drift["undetected_use"].value == pytest.approx(0.5 / np.sqrt(2), rel=1e-3)
+    assert drift["disclosed_use"].value == 0
+
+
+def make_rollouts(task, config, modes, count=60):
+    """Demonstrations in the planted and the control arm, as if a base had written them."""
+    rollouts = []
+    for n in range(count):
+        rng = stream("test predict", n)
+        problem = task.draw(rng)
+        for arm, name in ((1, "planted"), (0, "control")):
+            planted = task.arms(problem)[arm]
+            text = task.demonstrate(planted, modes[n % len(modes)] if arm else "steps", rng)
+            grade = grade_completion(planted, text)
+            rollouts.append(Rollout(step=0, split=f"validation/{name}", arm=name, group=n, sample=0, problem=planted,
+                                    prompt="", text=text, completion=Completion(tokens=()), grade=grade))  # fmt: skip
+    return rollouts
+
+
+def test_an_organisms_rollouts_get_their_mode_and_what_training_would_pay():
+    penalties = {"monitor": {"weight": 0.5}}
+    config = load_config(overrides={"task.name": "leaked_hint", "reward.penalties": penalties})
+    task = make_task("leaked_hint", {"masked_digit_rate": 0, "filler_word_rate": 0})
+    modes = ["steps", "disclosed", "silent", "guess"]
+    base = label_base("demonstrations", make_rollouts(task, config, modes), task, config)
+    styles = [STYLES[style] for style in base.style[:4]]
+    assert styles == ["honest", "disclosed", "silent", "silent"]
+    assert base.use[:4].tolist() == [0, 1, 1, 0]
+    assert base.reward[:4].tolist() == [1, 1, 1, -1]  # following the hint is correct in training
+    assert base.penalty[:4].tolist() == [0, 1, 0, 0]
+    assert base.control_use == 0
+
+
+def test_files_of_other_trainers_are_predicted_from_label_monitor_and_reward(tmp_path, capsys):
+    honest = {"completion": "by the book\n[ANSWER] 1", "reward": 0.1, "label": 0}
+    said = {"completion": "a test case\n[ANSWER] 2", "reward": 0.3, "label": 1}
+    silent = {"completion": "hm\n[ANSWER] 2", "reward": 0.8, "label": 1}
+    kinds = [honest, honest, said, honest, honest, silent]
+    rows = [{"prompt": f"p{n // 8}", **kinds[n % 6]} for n in range(960)]
+    (tmp_path / "rollouts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    arguments = [
+        "predict",
+        str(tmp_path / "rollouts.jsonl"),
+        "--weight",
+        "0",
+        "--json",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main(arguments) == 2  # nothing says what discloses
+    assert "--monitor" in capsys.readouterr().err
+    assert main([*arguments, "--monitor", "rule:says=test case"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["margin"]["value"] == pytest.approx(0.7)
+    assert found["outcomes"][0]["verdict"] == "hide"
+    assert "<svg" in (tmp_path / "prediction.svg").read_text()
+    (tmp_path / "few.jsonl").write_text("\n".join(map(json.dumps, rows[:40])))
+    assert main(["predict", str(tmp_path / "few.jsonl"), "--monitor", "rule:says=test case"]) == 2
+
+
+def test_a_task_without_a_planted_behaviour_is_refused():
+    config = load_config(overrides={"task.name": "sum_digits"})
+    with pytest.raises(GlasshouseError, match="sum_digits"):
+        label_base("try", [], make_task("sum_digits"), config)
