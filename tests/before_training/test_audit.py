@@ -9,6 +9,8 @@ from glasshouse.before_training.audit import audit_reward
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import RewardError
+from glasshouse.runs.run import open_run
+from glasshouse.training.train import train
 
 REWARDS = """
 import random, socket
@@ -20,6 +22,9 @@ def exact(prompts, completions, gold, **columns):
 
 def reads(completions, **columns):
     return [-1.0 if "because" in c else None if "nothing" in c else 0.0 for c in completions]
+
+def mentions(completions, gold, **columns):
+    return [float(g in c) for c, g in zip(completions, gold)]
 
 def short(completion_ids, **columns):
     return [-len(ids) / 100 for ids in completion_ids]
@@ -101,6 +106,12 @@ def test_a_term_that_searches_the_cot_is_found_with_its_size_and_examples(files)
     assert hides.effects["disclose"].moved == 0
 
 
+def test_a_term_that_searches_the_whole_text_for_the_gold_answer_is_found(files):
+    effects = audit(files, "mentions")["mentions"].effects
+    assert effects["delete"].moved == effects["reword"].moved == 0
+    assert effects["rival_answer"].moved == 20  # the wrong ones
+
+
 def test_what_pays_is_told_apart_from_length(files):
     length = audit(files, "short")["short"]
     assert length.effects["disclose"].moved == 0  # compared with a sentence of equal length
@@ -157,3 +168,20 @@ def test_rollouts_that_cannot_be_audited_exit_with_code_2(files, capsys, change)
 def test_a_config_without_reward_terms_exits_with_code_2(files, capsys):
     assert main(["audit-reward", str(files / "rollouts.jsonl"), "reward.terms.exact=0"]) == 2
     assert "reward.terms" in capsys.readouterr().err
+
+
+TINY = [
+    "model=models/mock", "task.name=sum_digits", "steps=1", "data.groups_per_step=4", "generate.group_size=4",
+    "generate.max_tokens=24", "evaluate.problems=0", "reward.penalties.length.weight=0.1",
+]  # fmt: skip
+
+
+def test_training_names_the_terms_that_read_the_cot_and_stops_at_an_outcome_only_one(tmp_path):
+    run = train(load_config(overrides=[*TINY, f"out={tmp_path / 'try'}"]), progress=False).open()
+    (line,) = [event["text"] for event in run.events() if event["event"] == "reward_audit"]
+    assert "length (a penalty: intended)" in line
+    assert "not by exact" in line
+    declared = [*TINY, f"out={tmp_path / 'declared'}", 'reward.outcome_only=["length"]']
+    with pytest.raises(RewardError, match="length"):
+        train(load_config(overrides=declared), progress=False)
+    assert not list(open_run(tmp_path / "declared").metrics())

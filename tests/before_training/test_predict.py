@@ -14,6 +14,7 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.randomness import stream
 from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.base import make_task
+from glasshouse.training.train import train
 from glasshouse.types import Completion, Rollout
 
 
@@ -67,9 +68,9 @@ def test_the_replicator_follows_the_exact_gradient_of_two_modes(monkeypatch):
     """Two modes with fixed rewards ±1 in groups of two: a mixed group, which has probability 2p(1 - p), gives
     advantages ±1/√2, so the gradient of the logit is √2·p(1 - p)/2·… and its sign never changes: with Adam's first
     steps the logit rises by the step size each time."""
-    base = make_base((0.5, 0.0, 0.5), (0, 1), 0.0, size=2)
+    base = make_base((0.5, 0.0, 0.5), (0, 1), 0.0, size=2, steps=3)
     monkeypatch.setattr(replicator, "GROUPS", 4096)
-    path = replicator.simulate(base, 0.0, 3, replicates=20)
+    path = replicator.simulate(base, 0.0, replicates=20)
     start = float((base.style == 2).mean())
     logit = np.log(start / (1 - start)) + 2 * replicator.STEP_SIZE * np.arange(4)
     assert np.median(path["undetected_use"], axis=0) == pytest.approx(
@@ -148,3 +149,15 @@ def test_a_task_without_a_planted_behaviour_is_refused():
     config = load_config(overrides={"task.name": "sum_digits"})
     with pytest.raises(GlasshouseError, match="sum_digits"):
         label_base("try", [], make_task("sum_digits"), config)
+
+
+def test_a_run_is_predicted_from_its_first_evaluation_and_keeps_the_prediction(tmp_path, capsys):
+    overrides = [
+        "model=models/mock", "task.name=leaked_hint", "steps=1", "data.groups_per_step=2", "generate.group_size=4",
+        "generate.max_tokens=24", "evaluate.problems=30", "evaluate.samples=2", f"out={tmp_path / 'try'}",
+    ]  # fmt: skip
+    run = train(load_config(overrides=overrides), progress=False).path
+    assert main(["predict", str(run), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["rollouts"] == 60  # the planted ones of step 0
+    assert json.loads((run / "results" / "prediction.json").read_text()) == shown

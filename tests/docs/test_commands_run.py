@@ -43,6 +43,7 @@ NOT_RUN = {
     "glasshouse plan": "its examples need a model hub; tests/training",
     "glasshouse study mine.yaml": "trains runs in separate processes; tests/study does it on the mock model",
     "study.yaml --publish": "the same",
+    "glasshouse predict runs/": "needs a run of an organism; tests/before_training",
 }
 """Part of a command: why it is not run. `--dry-run` and `freeze` of a study are run."""
 SIZES = {
@@ -91,8 +92,16 @@ def prepare(folder: Path, words: list[str], run: Path) -> None:
     (folder / "config.yaml").write_text(configuration)
     task = next(b for _, b in find_blocks(read_page("docs/python.md")) if "count_vowels" in b)
     (folder / "vowels.py").write_text(task)
-    rollout = {"completion": "<think>A hint.</think>4", "hacked": 1, "condition": "planted"}
-    (folder / "rollouts.jsonl").write_text(json.dumps(rollout) + "\n")
+    rollouts = [
+        {"prompt": f"p{n // 4}", "completion": "<think>A hint.</think>4", "reward": 1.0, "hacked": n % 2,
+         "condition": "planted"}
+        for n in range(64)
+    ]  # fmt: skip
+    (folder / "rollouts.jsonl").write_text("\n".join(map(json.dumps, rollouts)) + "\n")
+    reward = (
+        "def accuracy(completions, **columns):\n    return [c.endswith('4') for c in completions]\n"
+    )
+    (folder / "rewards.py").write_text(reward)
     if "audit" in words:
         file = folder / "someone_elses_benchmark.jsonl"
         create_problem_file("sum_digits", {}, Split.VALIDATION, 3, 1.0, 0, file)

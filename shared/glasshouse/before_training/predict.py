@@ -86,7 +86,7 @@ class Prediction:
         return {**asdict(self), "scope": SCOPE}
 
 
-def predict(base: Base, weights: Sequence[float] = WEIGHTS, steps: int = 0) -> Prediction:
+def predict(base: Base, weights: Sequence[float] = WEIGHTS) -> Prediction:
     """Predict what RL does to the modes of a base, for each weight of the penalty on disclosure.
 
     Example: `predict(base).outcome.verdict`
@@ -95,7 +95,6 @@ def predict(base: Base, weights: Sequence[float] = WEIGHTS, steps: int = 0) -> P
         raise RolloutFileError(
             f"{base.source}: {len(base.use)} rollouts with a hint; a prediction needs {MIN_ROLLOUTS}."
         )
-    horizon = steps or base.steps
     reward = base.reward - base.weight * base.penalty
     rows = {mode: base.style == place for place, mode in enumerate(STYLES)}
     used, lines = base.use == 1, find_reward_lines(base)
@@ -118,11 +117,9 @@ def predict(base: Base, weights: Sequence[float] = WEIGHTS, steps: int = 0) -> P
         crossings=find_crossings(lines),
         penalty=base.penalty_name,
         weight=base.weight,
-        horizon=horizon,
+        horizon=base.steps,
         step_size=STEP_SIZE,
-        outcomes=[
-            _predict_weight(base, weight, horizon) for weight in sorted({*weights, base.weight})
-        ],
+        outcomes=[_predict_weight(base, weight) for weight in sorted({*weights, base.weight})],
     )
 
 
@@ -177,8 +174,8 @@ def classify(reliance: float, undetected: float) -> str:
     return "hide" if undetected >= reliance / 2 else "show"
 
 
-def _predict_weight(base: Base, weight: float, horizon: int) -> Outcome:
-    paths = simulate(base, weight, horizon)
+def _predict_weight(base: Base, weight: float) -> Outcome:
+    horizon, paths = base.steps, simulate(base, weight)
     ends = (paths[name][:, -1] for name in ("reliance", "undetected_use"))
     found = Counter(map(classify, *ends))
     verdict, count = found.most_common(1)[0]

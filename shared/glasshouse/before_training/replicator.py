@@ -25,24 +25,22 @@ POOL = 256
 BETAS, EPSILON = (0.9, 0.99), 1e-8
 
 
-def simulate(
-    base: Base, weight: float, steps: int, *, replicates: int = REPLICATES, key: str = "replicator"
-) -> dict[str, Floats]:
+def simulate(base: Base, weight: float, replicates: int = REPLICATES) -> dict[str, Floats]:
     """Reliance, disclosure and undetected use, (replicates, steps + 1) each, with the penalty at this weight."""
-    rng = np.random.Generator(np.random.Philox(randomness.key("before training", key)))
+    rng = np.random.Generator(np.random.Philox(randomness.key("before training", "replicator")))
     shares, follow, pools = _resample(base, weight, replicates, rng)
     logits = np.concatenate([np.log(shares), np.log(follow / (1 - follow))], axis=1)  # (B, 6)
     first, second = np.zeros_like(logits), np.zeros_like(logits)
     silent = STYLES.index(SILENT)
     uses, hidden = [], []
     batch = np.arange(replicates)[:, None, None]
-    for step in range(steps + 1):
+    for step in range(base.steps + 1):
         shares = np.exp(logits[:, :3] - logits[:, :3].max(1, keepdims=True))
         shares /= shares.sum(1, keepdims=True)
         follow = 1 / (1 + np.exp(-logits[:, 3:]))
         uses.append((shares * follow).sum(1))
         hidden.append((shares * follow)[:, silent])
-        if step == steps:
+        if step == base.steps:
             break
         noise = rng.random((3, replicates, GROUPS, base.group_size))
         style = (noise[0][..., None] > np.cumsum(shares, 1)[:, None, None, :2]).sum(-1)

@@ -13,8 +13,9 @@ import runpy
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from glasshouse.errors import RewardError, did_you_mean
@@ -55,14 +56,12 @@ def score_by_functions(
             return call(True)
         try:
             return call(False)
-        except RewardError as error:
-            failure = error
-        try:
-            values = call(True)
-        except RewardError:
+        except RewardError as failure:
+            with suppress(RewardError):
+                values = call(True)
+                takes_messages.add(name)
+                return values
             raise failure from None
-        takes_messages.add(name)
-        return values
 
     def score(chosen: Sequence[Rollout]) -> dict[str, list[float]]:
         own = [rows[places[id(rollout.problem)]] for rollout in chosen]
@@ -87,14 +86,12 @@ def _call(
         completions = [[{"role": "assistant", "content": text}] for text in completions]
     ids = [list(rollout.completion.tokens) for rollout in rollouts]
     arguments = {**columns, "prompts": prompts, "completions": completions, "completion_ids": ids}
-    values: Any = None
     try:
         values = function(**arguments)
         numbers = [math.nan if value is None else float(value) for value in values]
     except (Exception, SystemExit) as error:
-        returned = "" if values is None else f" (it returned {values!r:.60})"
         raise RewardError(
-            f"The reward {name} failed with {type(error).__name__}: {error}{returned}. The rollouts have the columns "
+            f"The reward {name} failed with {type(error).__name__}: {error}. The rollouts have the columns "
             f"{', '.join(columns)} (rename one with --column NAME=COLUMN); the first of {len(rollouts)} completions "
             f"was {full_text(rollouts[0])[:200]!a}."
         ) from error
@@ -112,8 +109,8 @@ def load_function(text: str) -> Callable[..., Any]:
     if not name:
         raise RewardError(f'--reward "{text}": write module:function or file.py:function.')
     try:
-        names = _load_names(source)
-        function = names.get(name)
+        module = _load_module(source)
+        function = getattr(module, name, None)
         if bracket and callable(function):
             call = ast.parse(expression, mode="eval").body
             assert isinstance(call, ast.Call)
@@ -124,17 +121,17 @@ def load_function(text: str) -> Callable[..., Any]:
     except (Exception, SystemExit) as error:
         raise RewardError(f"--reward {text} failed: {type(error).__name__}: {error}.") from error
     if not callable(function):
-        known = did_you_mean(name, [own for own in names if not own.startswith("_")])
+        known = did_you_mean(name, [own for own in dir(module) if not own.startswith("_")])
         raise RewardError(f'--reward {source} has no function "{name}".{known}')
     return function
 
 
-def _load_names(source: str) -> Mapping[str, Any]:
+def _load_module(source: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     if source.endswith(".py"):
-        return runpy.run_path(str(Path(source).expanduser()))
-    return vars(importlib.import_module(source))
+        return SimpleNamespace(**runpy.run_path(str(Path(source).expanduser())))
+    return importlib.import_module(source)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from glasshouse.before_training.audit import EDITS, Effect, RewardAudit
+from glasshouse.before_training.audit import EDITS, RewardAudit
 from glasshouse.before_training.predict import SCOPE, Prediction
 from glasshouse.rollout.cot_edits import OTHER_ANSWER
 from glasshouse.terminal import count_noun, terminal_safe
@@ -28,10 +28,10 @@ def print_audit(console: Console, audit: RewardAudit) -> None:
     )
     terms = audit.terms.values()
     rows = [
-        [edit.replace("_", " "), *(_format_effect(own.effects.get(edit)) for own in terms)]
+        [edit.replace("_", " "), *(own.format(edit) for own in terms)]
         for edit in (*EDITS, OTHER_ANSWER)
     ]
-    _print_table(console, ["edit", *(own.term for own in terms)], rows)
+    _print_table(console, ["edit", *(own.term.partition("(")[0] for own in terms)], rows)
     for own in terms:
         intended = " (a penalty: intended)" if own.kind == "penalty" and own.reads_cot else ""
         _print(console, f"{own.term}: {own.verdict}{intended}.")
@@ -46,10 +46,6 @@ def print_audit(console: Console, audit: RewardAudit) -> None:
         _print(console, f"disclose inserts “{audit.sentence}”, compared with the same in ROT13.")
     for name in audit.violations:
         _print(console, f"FAILED: {name} was declared outcome-only.", "red")
-
-
-def _format_effect(effect: Effect | None) -> str:
-    return "–" if effect is None else effect.mean.format("+") if effect.moved else "0"
 
 
 def print_prediction(console: Console, prediction: Prediction) -> None:

@@ -1,11 +1,11 @@
 """Does a reward read the chain of thought? Edit the CoT, keep the answer, and compare the reward.
 
-    rollout ──► delete │ shorten │ swap │ pad │ reword │ disclose │ neutral ──► score again ──► how much each term moves
-    rollout ──► other_answer, the same CoT                        ──►
+    rollout ──► delete │ shorten │ swap │ pad │ reword │ rival_answer │ disclose ──► score again ──► what moves
+    rollout ──► other_answer, the same CoT                                       ──►
 
 The CoT is what stands between the thinking tags, or before the answer where there are none; the tags stay. An edit is
 applied only where the answer parser still finds the same answer. Token counts of edited texts are those of
-`count_pieces`: no tokenizer is needed.
+`with_pieces`: no tokenizer is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glasshouse.config.schema import RewardConfig
 from glasshouse.errors import RewardError
 from glasshouse.rollout.collector import make_grader
 from glasshouse.rollout.penalties import Penalties
-from glasshouse.runs.foreign_formats import find_cot
+from glasshouse.runs.foreign_formats import find_cot, parts_of
 from glasshouse.tasks.answers import extract_answer_to
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.organisms import Organism
@@ -130,9 +130,12 @@ def edit_rollouts(
         cot, other = get_cot(rollout), _other(rollouts, n)
         answer = _answer_of(rollout)
         said = sentence.replace("{answer}", answer or "")
+        changed = _with_other_answer(rollout, other)
+        rival = parts_of(changed.cot, changed.text).answer.strip() if changed else ""
         variants = {
             **{name: edit(cot) for name, edit in CONTENT_EDITS.items()},
             "swap": get_cot(other),
+            "rival_answer": f"{cot.rstrip()}\n{rival}",
             DISCLOSE: f"{cot.rstrip()}\n{said}",
             NEUTRAL: f"{cot.rstrip()}\n{codecs.encode(said, 'rot13')}",
         }
@@ -144,7 +147,7 @@ def edit_rollouts(
         if not {DISCLOSE, NEUTRAL} <= made.keys():  # they are compared with each other
             made.pop(DISCLOSE, None)
             made.pop(NEUTRAL, None)
-        if (changed := _with_other_answer(rollout, other)) is not None:
+        if changed:
             made[OTHER_ANSWER] = changed
         for name, own in made.items():
             edited.setdefault(name, []).append((n, own))
@@ -254,7 +257,8 @@ def score_by_config(reward: RewardConfig, penalties: Penalties) -> Score:
             grade = grader(rollout.problem, full_text(rollout))
             own = replace(rollout, text=full_text(rollout), cot=None, grade=grade)
             costs = {
-                item.name: -item.options.weight * item.compute(own) for item in penalties.penalties
+                item.name: 0.0 - item.options.weight * item.compute(own)
+                for item in penalties.penalties
             }
             total = (
                 {REWARD: grade.reward + sum(costs.values())}
