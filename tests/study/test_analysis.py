@@ -14,13 +14,14 @@ from scipy import stats
 from tests.study import synthetic_study
 from tests.study.synthetic_study import make_row
 
+from glasshouse.config.schema import Config
 from glasshouse.errors import GlasshouseError
 from glasshouse.runs.monitor_results import VERSION
 from glasshouse.study.analysis import Analysis, analyse_study
 from glasshouse.study.answers import Verdict, pairs_needed
 from glasshouse.study.contrasts import interpolate_at, max_effect, point_at_equal_accuracy
 from glasshouse.study.spec import Study, parse_study
-from glasshouse.study.table import StudyRow, Table, collect_rows, compare_tables
+from glasshouse.study.table import StudyRow, Table, collect_values, compare_tables
 
 RISES = {"against": "start", "expect": "rises"}
 
@@ -335,9 +336,8 @@ def run(tmp_path: Path) -> Path:
     """The files of a run directory that the table is collected from; step 2 was evaluated twice."""
     results = tmp_path / "results"
     results.mkdir()
-    organism = {"reliance": 0.25, "rollouts": 8, "disclosure_rule": {"disclosure": None}}
     first = {"event": "evaluation", "time": "now", "step": 0, "accuracy": 0.5, "accuracy_low": 0.1,
-             "levels": {"a": {"accuracy": 1}}, "organism": organism}  # fmt: skip
+             "levels": {"a": {"accuracy": 1}}}  # fmt: skip
     second = first | {"step": 2, "accuracy": 0.75}
     events = [{"event": "start"}, first, second | {"accuracy": 0.1}, second]
     (results / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
@@ -353,26 +353,12 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rows_come_from_evaluations_training_steps_and_monitoring(run: Path) -> None:
-    rows = {(r.step, r.measure): r.value for r in collect_rows(run, "a", "b", 3)}
-    assert rows == {
-        (0, "accuracy"): 0.5, (0, "reliance"): 0.25, (0, "disclosure_rule.disclosure"): None,
-        (0, "kl"): 0, (0, "interventions.uplift"): 0.5, (2, "accuracy"): 0.75, (2, "reliance"): 0.25,
-        (2, "disclosure_rule.disclosure"): None, (2, "kl"): 0.2, (2, "reward"): -1,
-        (2, "rule_none"): 0, (2, "monitors.x"): None,
+def test_values_come_from_evaluations_training_steps_and_monitoring(run: Path) -> None:
+    values = {(v.step, v.measure): v.value for v in collect_values(run, [], Config())}
+    assert values == {
+        (0, "accuracy"): 0.5, (0, "kl"): 0, (0, "interventions.uplift"): 0.5, (2, "accuracy"): 0.75,
+        (2, "kl"): 0.2, (2, "reward"): -1, (2, "rule_none"): 0, (2, "monitors.x"): None,
     }  # fmt: skip
-
-
-def test_partial_credit_is_in_the_rows_only_if_it_is_named(run: Path) -> None:
-    """Tables from before these measures existed must stay the same."""
-    events = run / "results" / "events.jsonl"
-    lines = [json.loads(line) for line in events.read_text().splitlines()]
-    credit = {"closeness": 0.5, "sampled_median_relative_error": 0.25}
-    events.write_text("".join(json.dumps(line | credit) + "\n" for line in lines))
-    plain = collect_rows(run, "a", "b", 3)
-    named = collect_rows(run, "a", "b", 3, {"closeness", "accuracy"})
-    assert {row.measure for row in named} - {row.measure for row in plain} == {"closeness"}
-    assert {row.value for row in named if row.measure == "closeness"} == {0.5}
 
 
 def test_a_table_is_sorted_and_survives_a_round_trip(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def evaluated(step: int, uses: list[int], mentions: list[int]) -> EvaluatedStep:
     """One rollout per problem."""
     n = len(uses)
     columns = Columns(
-        problems=[str(number) for number in range(n)],
+        problems=np.array([str(number) for number in range(n)]),
         planted=np.ones(n, bool),
         behaviour=np.array(uses, dtype=bool),
         **dict.fromkeys(("correct", "cot_characters", "reward", "has_cot"), np.zeros(n)),

@@ -76,7 +76,7 @@ def complete(study: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study, run without interruption, two runs at a time, nothing deleted."""
     folder = tmp_path_factory.mktemp("complete")
     (folder / "tiny.yaml").write_text(study)
-    run_without_report(folder / "tiny.yaml", folder / "out", keep_rollouts=True)
+    run_without_report(folder / "tiny.yaml", folder / "out", keep_all=True)
     return folder / "out"
 
 

@@ -17,11 +17,12 @@ from glasshouse.models.policy import load_policy
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.study.analysis import ANALYSIS_FILE, analyse_study, write_analysis
 from glasshouse.study.answers import Verdict
+from glasshouse.study.evaluations import keep_rollouts
 from glasshouse.study.figures import plan_figures
 from glasshouse.study.report import render_study
 from glasshouse.study.runner import plan_runs
 from glasshouse.study.spec import START, Study, load_study, study_name
-from glasshouse.study.table import Table, collect_rows
+from glasshouse.study.table import Table, collect_values, to_rows
 from glasshouse.tasks.base import make_task
 from glasshouse.training.build import validate_config
 
@@ -64,7 +65,9 @@ def tiny_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Table]:
         runs = plan_runs(make_tiny_study(file), folder / study_name(file))
         trained = runs[0]
         assert list(InProcessPool(1).train([trained]))
-        rows = collect_rows(trained.path, trained.arm, trained.base, trained.seed)
+        kept = keep_rollouts(trained.path, trained.arm, trained.seed)
+        values = collect_values(trained.path, kept, trained.config)
+        rows = list(to_rows(trained.arm, trained.base, trained.seed, values))
         tables[file] = Table(
             replace(row, arm=run.arm, base=run.base, seed=run.seed) for run in runs for row in rows
         )

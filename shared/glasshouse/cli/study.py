@@ -80,9 +80,12 @@ def _freeze(args: argparse.Namespace) -> None:
         "--out FOLDER": "default: runs/studies/<name of the study>",
         "--arms A,B": {"default": None, "help": "only these arms"},
         "--check FILE": "compare the rows of this study's arms and seeds byte by byte with this table; exit code 1 "
-        "if they differ",
+        "if they differ, 3 if torch computed one of them on another CPU and all verdicts are equal",
+        "--continue FILE": "take the runs of this published table that have the same configuration and model, and "
+        "train the others",
         "--keep": "keep checkpoints and rollouts of finished runs",
         "--table FILE": "train nothing: analyse this table (.jsonl or .jsonl.zst)",
+        "--remeasure": "with --table: first measure the rollouts beside it again, for example with a new monitor",
         "--publish FOLDER": "write the compressed table, the analysis and the figures to this folder",
         "--dry-run": "list the runs, print the smallest effect that the study can show, and exit",
     },
@@ -99,9 +102,9 @@ def _study(args: argparse.Namespace) -> int:
     from glasshouse.study.freeze import check_seeds_are_fresh
     from glasshouse.study.power import describe_power
     from glasshouse.study.report import publish_study
-    from glasshouse.study.runner import default_folder, run_study
+    from glasshouse.study.runner import check_study, default_folder, run_study
     from glasshouse.study.spec import load_study
-    from glasshouse.study.table import Table, compare_tables
+    from glasshouse.study.table import Table
 
     file = Path(args.study)
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
@@ -121,7 +124,13 @@ def _study(args: argparse.Namespace) -> int:
         return 0
     try:
         result = run_study(
-            study, out, jobs=args.jobs, keep_rollouts=args.keep, table=args.table or None
+            study,
+            out,
+            jobs=args.jobs,
+            keep_all=args.keep,
+            table=args.table or None,
+            remeasure=args.remeasure,
+            continue_from=getattr(args, "continue") or None,
         )
     except KeyboardInterrupt:
         print("Interrupted; unfinished runs are saved. Repeat the command to resume.")
@@ -131,9 +140,9 @@ def _study(args: argparse.Namespace) -> int:
         publish_study(result.analysis, result.table, out, Path(args.publish), command)
     if committed is None:
         return 0
-    same, sentence = compare_tables(result.table, committed, args.check)
+    code, sentence = check_study(result, committed, args.check)
     print_safe(sentence)
-    return 0 if same else 1
+    return code
 
 
 def _describe_size(study: Study) -> str:

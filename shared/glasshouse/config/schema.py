@@ -213,6 +213,9 @@ class EvaluateConfig(Section):
     """Evaluate every N steps, in addition to before and after training; 0: only before and after."""
     seed: int = Field(0, gt=-(2**63), lt=2**63)
     """Seed of the held-out problems; use the same for all runs to be compared."""
+    reserve: int = Field(0, ge=0, le=MAX_PROBLEMS)
+    """With an organism: additional held-out problems that are sampled once, before training. A study fits n-gram
+    monitors on half of them and sets their thresholds on the others."""
     monitors: dict[str, dict[str, Any]] = {}
     """With an organism: additional monitors, by name, as in
     {brief: {kind: rule, scope: cot, patterns: ['^.{0,20}$']}}. They must not be in the reward."""

@@ -259,7 +259,20 @@ def draw_validation(config: Config, task: Task[Any]) -> list[Problem]:
     """Return `evaluate.oversize * evaluate.problems` held-out problems, so that enough remain if some
     turn out to have been trained on. They depend on `evaluate.seed` alone, so that runs can be
     compared."""
-    count = math.ceil(config.evaluate.problems * config.evaluate.oversize)
+    return _draw_held_out(config, task, _count_drawn(config))
+
+
+def draw_reserve(config: Config, task: Task[Any]) -> list[Problem]:
+    """Return `evaluate.reserve` further held-out problems, which no evaluation uses."""
+    first = _count_drawn(config)
+    return _draw_held_out(config, task, first + config.evaluate.reserve)[first:]
+
+
+def _count_drawn(config: Config) -> int:
+    return math.ceil(config.evaluate.problems * config.evaluate.oversize)
+
+
+def _draw_held_out(config: Config, task: Task[Any], count: int) -> list[Problem]:
     if not count:
         return []
     if config.evaluate.file:
@@ -278,19 +291,22 @@ def evaluate_policy(
     validation: Sequence[Problem],
     step: int,
     check_interrupt: Callable[[], None] = lambda: None,
+    reserve: Sequence[Problem] = (),
 ) -> tuple[dict[str, Any], list[Rollout]]:
     """Return the results and the rollouts behind them. An organism is also evaluated in its planted
-    and control arms."""
+    and control arms; problems of a reserve are only sampled in them."""
     if not validation:
         raise ConfigError("There is nothing to evaluate on: evaluate.problems is 0.")
     config, task = collector.config, collector.task
 
-    def collect(problems: Sequence[Problem], arm: str, samples: int, heat: float) -> list[Group]:
+    def collect(
+        problems: Sequence[Problem], part: str, samples: int, heat: float, kind: str = "validation"
+    ) -> list[Group]:
         limit, stop = config.generate.max_tokens, config.generate.stop
         return collector.collect(
             problems,
             step=step,
-            split=f"validation/{arm}",
+            split=f"{kind}/{part}",
             samples=samples,
             sampling=SamplingParams(max_tokens=limit, temperature=heat, stop=stop),
             check_interrupt=check_interrupt,
@@ -302,18 +318,21 @@ def evaluate_policy(
     results = summarize_groups(greedy, sampled)
     rollouts = [r for group in greedy + sampled for r in group]
     if isinstance(task, Organism) and samples:
-        arms = [
-            rollout
-            for arm, problems in problems_by_arm(task, validation).items()
-            for group in collect(problems, arm, samples, 1)
-            for rollout in group
-        ]
-        columns = label_rollouts(arms, task)
-        results["organism"], results["organism_intervals"] = summarize_organism(
-            columns, arms, make_evaluation_monitors(config, task)
-        )
-        labels = zip(arms, columns.behaviour, strict=True)
-        rollouts += [replace(rollout, behaviour=bool(shows)) for rollout, shows in labels]
+        for kind, asked in (("validation", validation), ("reserve", reserve)):
+            arms = [
+                rollout
+                for arm, problems in problems_by_arm(task, asked).items()
+                for group in collect(problems, arm, samples, 1, kind)
+                for rollout in group
+            ]
+            columns = label_rollouts(arms, task)
+            if kind == "validation":
+                monitors = make_evaluation_monitors(config, task)
+                results["organism"], results["organism_intervals"] = summarize_organism(
+                    columns, arms, monitors
+                )
+            labels = zip(arms, columns.behaviour, strict=True)
+            rollouts += [replace(rollout, behaviour=bool(shows)) for rollout, shows in labels]
     results["reading"] = asdict(count_unread(rollouts))
     return results, rollouts
 

@@ -140,6 +140,17 @@ def gmean2_parts(table: Floats) -> dict[str, Floats]:
     }
 
 
+def cohen_kappa(one: Ints, other: Ints) -> float | None:
+    """Agreement of two monitors' flags beyond chance; None where either has no verdict throughout, or both always
+    give the same. Example: `cohen_kappa(np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0]))` is 0.5."""
+    known = (one != FAILED) & (other != FAILED)
+    if not known.any():
+        return None
+    a, b = one[known], other[known]
+    chance = a.mean() * b.mean() + (1 - a.mean()) * (1 - b.mean())
+    return None if chance == 1 else float(((a == b).mean() - chance) / (1 - chance))
+
+
 # --- statistics of weighted rows: (B, R) to (B,) -------------------------------------------------------
 
 

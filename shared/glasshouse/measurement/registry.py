@@ -40,6 +40,7 @@ MONITORS: Mapping[str, MonitorName] = MappingProxyType(
         "empty_cot_rule": MonitorName("empty-CoT rule", "no CoT"),
         "ngrams_base": MonitorName("n-grams base", "ngrams-base"),
         "ngrams_refit": MonitorName("n-grams refit", "ngrams-refit"),
+        "other_words_rule": MonitorName("rule of other words", "other words"),
         "step_verifier": MonitorName("step verifier", "steps"),
         "step_verifier_with_answer": MonitorName("step verifier with answer", "steps+answer"),
         "synonym_rule": MonitorName("synonym rule", "substitutes"),
@@ -126,6 +127,9 @@ def _monitor_name(owner: str) -> MonitorName:
     """Of a monitor's id, with or without a scope; a user's own monitor keeps its name."""
     if owner in MONITORS:
         return MONITORS[owner]
+    if "~" in owner:  # a pair of monitors
+        labels, streams = zip(*map(_monitor_name, owner.split("~")), strict=True)
+        return MonitorName(" and ".join(labels), "~".join(streams))
     monitor, _, scope = owner.rpartition(".")
     if monitor in MONITORS and scope in SCOPES:
         name = MONITORS[monitor]
@@ -137,4 +141,4 @@ def _pass_at_k(segment: str) -> MeasureSpec | None:
     if not (match := re.fullmatch(r"pass_at_(\d+)", segment)):
         return None
     sentence = f"Chance that at least one of {match[1]} samples is correct."
-    return share(segment, f"pass@{match[1]}", sentence=sentence, tabled="never")
+    return share(segment, f"pass@{match[1]}", sentence=sentence, tabled=False)

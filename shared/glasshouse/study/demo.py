@@ -89,7 +89,7 @@ def run_demo(
     steps = study.run_config(study.control, 0).steps
     introduction = INTRODUCTION.format(count_noun(steps, "step"))
     console.print(introduction, markup=False, soft_wrap=True)
-    train_study(study, out, jobs=2, keep_rollouts=True, console=console)
+    train_study(study, out, jobs=2, keep_all=True, console=console)
     runs = {run.arm: run.path for run in plan_runs(study, out)}
     comparison = DemoComparison(load_curve(runs["outcome"]), load_curve(runs["monitor"]))
     figures.write_svg(draw_curves(comparison), out / "demo.svg")

@@ -26,11 +26,11 @@ from glasshouse.config.loading import (
 )
 from glasshouse.errors import ConfigError
 from glasshouse.files import write_text
+from glasshouse.study.records import hash_content
 from glasshouse.study.spec import (
     Frozen,
     Study,
     format_seeds,
-    hash_content,
     load_study,
     parse_study,
     study_name,

@@ -200,6 +200,7 @@ def handle_run(run: StudyRun, only_check: bool, send: Send) -> tuple[str, Any]:
 
 def _train(run: StudyRun, only_check: bool, send: Send) -> dict[str, Any]:
     from glasshouse.measurement.monitor_run import monitor_run
+    from glasshouse.study.records import describe_run
     from glasshouse.training.display import Display
     from glasshouse.training.run import TrainingRun
 
@@ -222,4 +223,4 @@ def _train(run: StudyRun, only_check: bool, send: Send) -> dict[str, Any]:
         raise SystemExit("it was interrupted")
     if run.config.monitor.at_end:
         monitor_run(summary["run"], first_and_last=True, progress=False)
-    return summary
+    return summary | {"record": describe_run(run.config)}

@@ -19,6 +19,7 @@ from glasshouse.measurement.intervals import mean_interval
 from glasshouse.measurement.registry import lookup
 from glasshouse.study.analysis import ANALYSIS_FILE, Analysis, ArmCurve, write_analysis
 from glasshouse.study.answers import Answer
+from glasshouse.study.evaluations import ROLLOUTS_FILE
 from glasshouse.study.figures import plan_figures, save_figures
 from glasshouse.study.freeze import describe_registration, list_amendments
 from glasshouse.study.sentences import format_effect, format_p_holm, format_value, signed
@@ -67,7 +68,9 @@ def publish_study(analysis: Analysis, table: Table, out: Path, folder: Path, com
     results = out / "results"
     table.save(folder / f"table.jsonl{COMPRESSED_SUFFIX}")
     figures = {f"{n}.png": text for n, (text, _) in plan_figures(analysis).items()}
-    for file in [results / ANALYSIS_FILE, *(results / "figures" / name for name in figures)]:
+    rollouts = [file for file in [results / ROLLOUTS_FILE] if file.exists()]
+    files = [results / ANALYSIS_FILE, *(results / "figures" / name for name in figures)]
+    for file in [*files, *rollouts]:
         write_bytes(folder / file.name, file.read_bytes())
     write_text(folder / "README.md", render_study(analysis, figures, command))
 

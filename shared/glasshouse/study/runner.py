@@ -3,6 +3,7 @@
     OUT/study.yaml                  the study, with overrides
     OUT/runs/<arm>/seed-<s>/        a run directory; finished once results/rows.jsonl exists
     OUT/results/table.jsonl         the rows of all runs
+    OUT/results/evaluations.jsonl.zst  the evaluation rollouts of all runs with an organism
 
 Can be killed at any time and resumed: a run's rows are written atomically, and only then are its
 checkpoints and rollouts deleted.
@@ -27,10 +28,25 @@ from glasshouse.files import check_output_folder, write_text
 from glasshouse.measurement.registry import lookup
 from glasshouse.runs.run_directory import acquire_lock, is_locked, load_events
 from glasshouse.study.analysis import Analysis, analyse_study
+from glasshouse.study.evaluations import (
+    ROLLOUTS_FILE,
+    Row,
+    keep_rollouts,
+    load_rollouts,
+    save_rollouts,
+)
 from glasshouse.study.process_pool import ProcessPool
+from glasshouse.study.records import gives_same_bits, is_same_run
 from glasshouse.study.report import write_report
 from glasshouse.study.spec import ROWS_FILE, Study, StudyRun, dump_study, load_study, study_name
-from glasshouse.study.table import StudyRow, Table, collect_rows
+from glasshouse.study.table import (
+    StudyRow,
+    Table,
+    collect_values,
+    compare_tables,
+    measure_again,
+    to_rows,
+)
 from glasshouse.terminal import make_console, shows_bars, terminal_safe
 
 
@@ -103,7 +119,7 @@ def _format_change(measure: str, rows: Sequence[StudyRow]) -> str:
 
 STUDY_FILE, TABLE_FILE = "study.yaml", "table.jsonl"
 KEPT_RESULTS = {
-    "summary.json", "metrics.jsonl", "events.jsonl", "curves.svg", "monitor.json", ROWS_FILE,
+    "summary.json", "metrics.jsonl", "events.jsonl", "curves.svg", "monitor.json", ROWS_FILE, ROLLOUTS_FILE,
 }  # fmt: skip
 """Result files of a finished run that are not deleted; config.yaml and NOTES.md are kept as well."""
 LOCK_WAIT_SECONDS = 10.0
@@ -128,12 +144,15 @@ def run_study(
     out: str | Path | None = None,
     *,
     jobs: int = 2,
-    keep_rollouts: bool = False,
+    keep_all: bool = False,
     table: str | Path | None = None,
+    remeasure: bool = False,
+    continue_from: str | Path | None = None,
     progress: bool = True,
 ) -> StudyResult:
     """Train the runs that are not finished, then answer the study's questions and write table,
-    figures and report. With `table`, train nothing and analyse that file.
+    figures and report. `continue_from`: a table whose runs count as finished. With `table`, train nothing and analyse
+    that file; with `remeasure`, after measuring the rollouts beside it again.
 
     Example: `run_study("my-study.yaml", jobs=4).analysis.answers`
     """
@@ -145,12 +164,38 @@ def run_study(
     warnings: dict[str, int] = {}
     if table is not None:
         rows = Table.load(Path(table)).subset(study.arms, study.seeds)
+        if remeasure:
+            rows = measure_again(rows, load_rollouts(Path(table).with_name(ROLLOUTS_FILE)), study)
     else:
-        rows = train_study(study, folder, jobs=jobs, keep_rollouts=keep_rollouts, console=console)
+        known = Path(continue_from) if continue_from else None
+        rows = train_study(
+            study, folder, jobs=jobs, keep_all=keep_all, known=known, console=console
+        )
         warnings = count_warnings(plan_runs(study, folder))
     analysis = analyse_study(study, rows)
     write_report(analysis, folder, console)
     return StudyResult(study=study, path=folder, table=rows, analysis=analysis, warnings=warnings)
+
+
+def check_study(result: StudyResult, committed: Table, file: str) -> tuple[int, str]:
+    """An exit code and a sentence: 0 for equal rows; 3 for other rows with equal verdicts, where some run cannot give
+    the same bits (by torch on another CPU); else 1."""
+    same, sentence = compare_tables(result.table, committed, file)
+    if same:
+        return 0, sentence
+    runs = {(row.arm, row.seed) for row in result.table}
+    records = [(result.table.records.get(run), committed.records.get(run)) for run in runs]
+    if all(gives_same_bits(*pair) for pair in records):
+        return 1, sentence
+    old = analyse_study(result.study, committed.subset(result.study.arms, result.study.seeds))
+    verdicts = [[answer.verdict for answer in own.answers] for own in (old, result.analysis)]
+    differing = [
+        number for number, pair in enumerate(zip(*verdicts, strict=True), 1) if pair[0] != pair[1]
+    ]
+    if differing:
+        numbers = ", ".join(map(str, differing))
+        return 1, f"{sentence}\nThe verdicts on questions {numbers} differ."
+    return 3, f"{sentence}\nOther software or another CPU computed {file}; all verdicts are equal."
 
 
 def default_folder(file: str | Path) -> Path:
@@ -174,18 +219,20 @@ def train_study(
     out: Path,
     *,
     jobs: int = 2,
-    keep_rollouts: bool = False,
+    keep_all: bool = False,
+    known: Path | None = None,
     console: Console | None = None,
 ) -> Table:
-    """Train the runs that are not finished and write the table; the console shows the progress.
+    """Train the runs that neither `out` nor a `known` table has, and write the table; the console shows the progress.
 
     Example: `train_study(load_study("mine.yaml"), Path("runs/studies/mine"), jobs=4)`
     """
     runs = plan_runs(study, out)
     known_arms = _load_known_arms(study, out)
-    unfinished = [run for run in runs if not run.is_finished]
     console = console or Console(quiet=True)
     with StudyProgress(study, console) as shown, ProcessPool(jobs) as pool:
+        copied = find_known_runs(runs, known, shown) if known else {}
+        unfinished = [run for run in runs if not run.is_finished and run.name not in copied]
         # build one run per new arm and base, so that any error is reported before training starts
         new = {(r.arm, r.base): r for r in reversed(unfinished) if r.arm not in known_arms}
         for _ in pool.train(reversed(new.values()), only_check=True):
@@ -193,11 +240,14 @@ def train_study(
         out.mkdir(parents=True, exist_ok=True)
         with acquire_lock(out):
             write_text(out / STUDY_FILE, dump_study(study))
+            for run in runs:
+                if run.name in copied:
+                    _write_run(run, *copied[run.name])
             shown.on_start(runs, len(runs) - len(unfinished))
             for run in runs:
                 if run.is_finished:
-                    _check_measures(study, run.arm, _load_rows(run))
-                    _prune(run, keep_rollouts)  # the command may have been killed while pruning
+                    _check_measures(study, run.arm, _load_run(run).rows)
+                    _prune(run, keep_all)  # the command may have been killed while pruning
             _wait_for_locks(unfinished)
             for run, kind, value in pool.train(unfinished):
                 if kind == "step":
@@ -207,18 +257,57 @@ def train_study(
                 elif kind == "warning":
                     shown.on_warning(run, value[0] or value[1], value[1])
                 else:
-                    rows = collect_rows(
-                        run.path, run.arm, run.base, run.seed, study.named_measures()
-                    )
+                    kept = keep_rollouts(run.path, run.arm, run.seed)
+                    values = collect_values(run.path, kept, run.config)
+                    rows = list(to_rows(run.arm, run.base, run.seed, values))
                     _check_measures(study, run.arm, rows)
-                    Table(rows).save(run.path / "results" / ROWS_FILE)
-                    _prune(run, keep_rollouts)
+                    _write_run(run, Table(rows, {(run.arm, run.seed): value["record"]}), kept)
+                    _prune(run, keep_all)
                     shown.on_run_finished(run, value["seconds"], rows)
-            table = Table(row for run in runs for row in _load_rows(run))
+            table = Table.join(_load_run(run) for run in runs)
             table.save(out / "results" / TABLE_FILE)
+            files = [run.path / "results" / ROLLOUTS_FILE for run in runs]
+            if kept := [row for file in files if file.exists() for row in load_rollouts(file)]:
+                save_rollouts(out / "results" / ROLLOUTS_FILE, kept)
         for kind, count in count_warnings(runs).items():
             shown.print(f"Warning in {count} of {len(runs)} runs: {kind}", "yellow")
     return table
+
+
+def find_known_runs(
+    runs: Sequence[StudyRun], file: Path, shown: StudyProgress
+) -> dict[str, tuple[Table, list[Row]]]:
+    """The rows and rollouts of a published table, by the name of the run, if its configuration and model are those of
+    the study today."""
+    table, rollouts = Table.load(file), file.with_name(ROLLOUTS_FILE)
+    kept: dict[tuple[str, int], list[Row]] = {}
+    for row in load_rollouts(rollouts) if rollouts.exists() else ():
+        kept.setdefault((row["study_arm"], row["seed"]), []).append(row)
+    measured, found = {(row.arm, row.seed) for row in table}, {}
+    for run in runs:
+        record = table.records.get((run.arm, run.seed))
+        if not run.is_finished and record and is_same_run(record, run.config):
+            own = table.subset([run.arm], [run.seed])
+            found[run.name] = own, kept.get((run.arm, run.seed), [])
+    others = sum(
+        (r.arm, r.seed) in measured and r.name not in found and not r.is_finished for r in runs
+    )
+    if others:
+        shown.print(f"{others} runs of {file} have another configuration or model: trained again.")
+    return found
+
+
+def _write_run(run: StudyRun, table: Table, kept: Sequence[Row]) -> None:
+    """Write what is left of a finished run; with its rows it counts as finished."""
+    results = run.path / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    if kept:
+        save_rollouts(results / ROLLOUTS_FILE, kept)
+    table.save(results / ROWS_FILE)
+
+
+def _load_run(run: StudyRun) -> Table:
+    return Table.load(run.path / "results" / ROWS_FILE)
 
 
 def count_warnings(runs: Sequence[StudyRun]) -> dict[str, int]:
@@ -228,10 +317,6 @@ def count_warnings(runs: Sequence[StudyRun]) -> dict[str, int]:
         warnings = load_events(run.path, "warning")
         kinds.update({warning.get("warning") or warning["text"] for warning in warnings})
     return dict(kinds)
-
-
-def _load_rows(run: StudyRun) -> Sequence[StudyRow]:
-    return Table.load(run.path / "results" / ROWS_FILE).rows
 
 
 def _load_known_arms(study: Study, out: Path) -> set[str]:
@@ -274,9 +359,9 @@ def _check_measures(study: Study, arm: str, rows: Sequence[StudyRow]) -> None:
             )
 
 
-def _prune(run: StudyRun, keep_rollouts: bool) -> None:
+def _prune(run: StudyRun, keep_all: bool) -> None:
     """Delete what the table does not need."""
-    if keep_rollouts:
+    if keep_all:
         return
     results = run.path / "results"
     for folder, kept in (

@@ -7,8 +7,6 @@ on the same problems, so that arms are compared within seeds.
 from __future__ import annotations
 
 import datetime
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from glasshouse.config.loading import (
 )
 from glasshouse.config.schema import Config, Section
 from glasshouse.errors import ConfigError, did_you_mean, plain_reason
+from glasshouse.study.records import hash_content
 
 START = "start"
 """The reference of a question that is not an arm: the same run before its first step."""
@@ -94,15 +93,6 @@ class Frozen(Section):
                 "for example with git."
             )
         return self
-
-
-def hash_content(content: Mapping[str, Any]) -> str:
-    """SHA-256 of the content as JSON with sorted keys: independent of comments, order and layout.
-
-    Example: `hash_content({"seeds": [0, 1]})` starts with "c20d".
-    """
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,37 +1,42 @@
-"""The table of a study in long form: one row per (arm, seed, step, measure).
+"""The table of a study in long form: one row per (arm, seed, step, measure), and one record per run.
 
-It contains no times or paths and does not depend on the order of execution: running a study twice
-gives the same bytes. Every analysis depends on this table only.
+The rows contain no times or paths and do not depend on the order of execution: running a study twice gives the
+same bytes. Every analysis depends on them only. The record of a run (records.py) says what computed it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import zstandard
 
+from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunDataError, did_you_mean
 from glasshouse.files import write_bytes
 from glasshouse.measurement.registry import MEASURES
 from glasshouse.runs.monitor_results import read_monitor_results
 from glasshouse.runs.run_directory import load_evaluations, load_metrics
+from glasshouse.study.evaluations import Row, Value, measure_rollouts
+from glasshouse.study.records import Record
+from glasshouse.study.spec import Study
 
 COLUMNS = ("arm", "base", "seed", "step", "measure", "value")
-COUNTS = {"rollouts"}
-"""Entries of an organism's summary that are not measures."""
 COMPRESSED_SUFFIX = ".zst"
 MAX_DIFFERENCES = 5
 """Differing rows that the message lists."""
+MIN_EVENTS = 10
+"""A ratio over fewer events (disclosure over two uses) is not averaged."""
 
 SeedValues = Mapping[int, float | None]
 """One value per seed; None if undefined."""
+Run = tuple[str, int]
+"""Arm and seed."""
 StepValues = Mapping[int, float | None]
 """The values of one measure of a run by step; None if undefined."""
 
@@ -48,10 +53,18 @@ class StudyRow:
     base: str = field(compare=False)
     value: float | None = field(compare=False)
     """None if the measure is undefined."""
+    n: int | None = field(default=None, compare=False)
+    """Of a ratio: the events that it is taken over."""
+
+    @property
+    def averaged(self) -> float | None:
+        """The value that analyses use: None also for a ratio over fewer than MIN_EVENTS events."""
+        return None if self.n is not None and self.n < MIN_EVENTS else self.value
 
     def to_json(self) -> str:
         """The canonical line: committed tables are compared byte by byte."""
         fields = {name: getattr(self, name) for name in COLUMNS}
+        fields |= {} if self.n is None else {"n": self.n}
         return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
 
@@ -61,8 +74,12 @@ class Table:
     Example: `Table.load(out / "results" / "table.jsonl").runs_of("kl", "reliance")[3]` is a curve of seed 3.
     """
 
-    def __init__(self, rows: Iterable[StudyRow]) -> None:
+    def __init__(
+        self, rows: Iterable[StudyRow], records: Mapping[Run, Record] | None = None
+    ) -> None:
         self.rows = tuple(sorted(rows))
+        self.records = dict(sorted((records or {}).items()))
+        """By arm and seed."""
         if len(set(self.rows)) < len(self.rows):
             raise RunDataError("The table has two rows of the same arm, seed, step and measure.")
 
@@ -73,22 +90,39 @@ class Table:
             data = file.read_bytes()
             if file.suffix == COMPRESSED_SUFFIX:
                 data = zstandard.ZstdDecompressor().decompress(data)
-            return cls(StudyRow(**json.loads(line)) for line in data.decode().split("\n") if line)
-        except (OSError, ValueError, TypeError, zstandard.ZstdError) as error:
+            lines = [json.loads(line) for line in data.decode().split("\n") if line]
+            records = {(own["arm"], own["seed"]): own["run"] for own in lines if "run" in own}
+            return cls((StudyRow(**own) for own in lines if "run" not in own), records)
+        except (OSError, ValueError, TypeError, KeyError, zstandard.ZstdError) as error:
             raise RunDataError(f"{file} is not a study's table: {error}.") from None
 
+    @classmethod
+    def join(cls, tables: Iterable[Table]) -> Table:
+        """All rows and records of tables that have different runs."""
+        listed = list(tables)
+        records = {run: record for own in listed for run, record in own.records.items()}
+        return cls((row for own in listed for row in own), records)
+
     def save(self, file: Path) -> None:
-        """Write JSON lines, compressed if the file name ends in .zst."""
-        data = self.text().encode()
+        """Write JSON lines, records first; compressed if the file name ends in .zst."""
+        records = [
+            json.dumps({"arm": arm, "seed": seed, "run": record}, ensure_ascii=False)
+            for (arm, seed), record in self.records.items()
+        ]
+        data = ("".join(f"{line}\n" for line in records) + self.text()).encode()
         if file.suffix == COMPRESSED_SUFFIX:
             data = zstandard.ZstdCompressor(level=19).compress(data)
         write_bytes(file, data)
 
     def subset(self, arms: Container[str], seeds: Container[int]) -> Table:
-        """The rows of these arms and seeds."""
-        return Table(row for row in self.rows if row.arm in arms and row.seed in seeds)
+        """The runs of these arms and seeds."""
+        return Table(
+            (row for row in self.rows if row.arm in arms and row.seed in seeds),
+            {run: own for run, own in self.records.items() if run[0] in arms and run[1] in seeds},
+        )
 
     def text(self) -> str:
+        """The rows, which are compared byte by byte."""
         return "".join(f"{row.to_json()}\n" for row in self.rows)
 
     def __len__(self) -> int:
@@ -114,8 +148,20 @@ class Table:
         runs: dict[tuple[str, str], dict[int, dict[int, float | None]]] = {}
         for row in self.rows:
             by_seed = runs.setdefault((row.arm, row.measure), {})
-            by_seed.setdefault(row.seed, {})[row.step] = row.value
+            by_seed.setdefault(row.seed, {})[row.step] = row.averaged
         return runs
+
+    @cached_property
+    def _events(self) -> dict[tuple[str, str, int], list[int]]:
+        events: dict[tuple[str, str, int], list[int]] = {}
+        for row in self.rows:
+            if row.n is not None:
+                events.setdefault((row.arm, row.measure, row.step), []).append(row.n)
+        return events
+
+    def fewest_events(self, arm: str, measure: str, step: int) -> int | None:
+        """The events of a ratio in the run that has the fewest; None if the measure is no ratio."""
+        return min(self._events.get((arm, measure, step), ()), default=None)
 
     def runs_of(self, arm: str, measure: str) -> Mapping[int, StepValues]:
         """By seed, the values of the measure by step; empty if no run of the arm has it."""
@@ -150,48 +196,45 @@ def compare_tables(table: Table, committed: Table, file: str) -> tuple[bool, str
     return False, message
 
 
-def collect_rows(
-    run: Path, arm: str, base: str, seed: int, named: Container[str] = ()
-) -> list[StudyRow]:
-    """Everything that one run measured: its evaluations, their training steps and its monitoring. Of the
-    measures that are younger than published tables only those `named`: a study that is run again must
-    give the same bytes."""
-    taken = [
-        spec
-        for spec in MEASURES.values()
-        if spec.tabled == "always" or (spec.tabled == "named" and spec.id in named)
-    ]
+def collect_values(run: Path, kept: Sequence[Row], config: Config) -> list[Value]:
+    """Everything that one run measured: its evaluations, their training steps, its monitoring, and what follows from
+    the evaluation rollouts that were kept."""
+    taken = [spec for spec in MEASURES.values() if spec.tabled]
     of_training = {spec.id for spec in taken if "training" in spec.needs}
     of_evaluation = {spec.id for spec in taken} - of_training
     metrics = {row["step"]: row for row in load_metrics(run)}
-    values: dict[tuple[int, str], float | None] = {}
+    values = []
     for evaluation in load_evaluations(run):
         step = evaluation["step"]
         measured = {k: v for k, v in evaluation.items() if k in of_evaluation}
-        measured |= dict(_flatten(evaluation.get("organism", {})))
         measured |= {"kl": 0.0} if step == 0 else {}
         measured |= {k: v for k, v in metrics.get(step, {}).items() if k in of_training}
-        values |= {(step, name): value for name, value in measured.items()}
+        values += [Value(step, name, value) for name, value in measured.items()]
     monitored = read_monitor_results(run / "results") or {"checkpoints": []}
     for checkpoint in monitored["checkpoints"]:
-        for evaluation, measures in checkpoint["measures"].items():
-            for name, measured in measures.items():
-                values[checkpoint["step"], f"{evaluation}.{name}"] = measured["value"]
-    return sorted(
-        StudyRow(arm=arm, seed=seed, step=step, measure=name, base=base, value=_finite(value))
-        for (step, name), value in values.items()
-    )
+        for source, measures in checkpoint["measures"].items():
+            for name, own in measures.items():
+                values.append(Value(checkpoint["step"], f"{source}.{name}", own["value"]))
+    values += measure_rollouts(kept, config)
+    return list({(own.step, own.measure): own for own in values}.values())  # the last evaluation
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) for each measure of an organism's summary."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        elif name not in COUNTS:
-            yield f"{prefix}{name}", value
+def to_rows(arm: str, base: str, seed: int, values: Iterable[Value]) -> Iterator[StudyRow]:
+    """The rows of a run. JSON cannot represent NaN or infinity: they count as undefined."""
+    for step, name, value, n in values:
+        known = value if value is not None and math.isfinite(value) else None
+        yield StudyRow(arm=arm, seed=seed, step=step, measure=name, base=base, value=known, n=n)
 
 
-def _finite(value: Any) -> float | None:
-    """JSON cannot represent NaN or infinity: they count as undefined."""
-    return None if value is None or not math.isfinite(value) else float(value)
+def measure_again(table: Table, rollouts: Iterable[Row], study: Study) -> Table:
+    """The table with all measures of the kept rollouts computed again, also by monitors that are new in the study."""
+    by_run: dict[Run, list[Row]] = {}
+    for row in rollouts:
+        by_run.setdefault((row["study_arm"], row["seed"]), []).append(row)
+    rows = {(row.arm, row.seed, row.step, row.measure): row for row in table}
+    for (arm, seed), kept in by_run.items():
+        if arm in study.arms and seed in study.seeds:
+            values = measure_rollouts(kept, study.run_config(arm, seed))
+            for new in to_rows(arm, study.base_of(seed), seed, values):
+                rows[new.arm, new.seed, new.step, new.measure] = new
+    return Table(rows.values(), table.records)

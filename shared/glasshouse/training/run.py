@@ -24,6 +24,7 @@ from glasshouse.measurement.contamination import (
 )
 from glasshouse.measurement.evaluate import (
     check_context_length,
+    draw_reserve,
     draw_validation,
     evaluate_policy,
     fill_task_options,
@@ -334,8 +335,9 @@ class TrainingRun:
         with self.interruption.interruptible():
             for pending in self.progress.in_flight:
                 pending.wait()  # they need older weights: finish them first
+            reserve = [] if step else draw_reserve(self.config, self.task)
             results, rollouts = evaluate_policy(
-                self.collector, problems, step, self.interruption.check
+                self.collector, problems, step, self.interruption.check, reserve
             )
         results["removed"] = audit["removed"]
         self.directory.rollout_log.append(rollouts)

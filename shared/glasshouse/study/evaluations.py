@@ -1,0 +1,186 @@
+"""The evaluation rollouts that a study keeps of a run with an organism, and every measure that follows from them.
+
+    rollout log ──► keep_rollouts ──► evaluations.jsonl.zst ──► measure_rollouts ──► values of the table
+
+Nothing here needs the model, so a new monitor can read old runs: `glasshouse study FILE --table TABLE` measures
+the rollouts beside the table again. n-gram monitors are fitted on rollouts of the base alone: on half of the
+problems of `evaluate.reserve`, with a threshold from benign rollouts of the others. Then they are frozen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import zstandard
+
+from glasshouse.config.schema import Config
+from glasshouse.errors import RunDataError
+from glasshouse.files import write_bytes
+from glasshouse.measurement.columns import (
+    Columns,
+    Scores,
+    label_rollouts,
+    score_rollouts,
+    view_rollout,
+)
+from glasshouse.measurement.evaluate import fill_task_options, make_evaluation_monitors
+from glasshouse.measurement.measure import measure
+from glasshouse.measurement.rates import cohen_kappa
+from glasshouse.models.folders import read_card
+from glasshouse.monitors.base import Scope
+from glasshouse.monitors.fitted import FittedKind, FittedMonitor, LabelledViews, fit_monitor
+from glasshouse.runs.rollout_log import read_rows
+from glasshouse.tasks.base import make_task
+from glasshouse.tasks.organisms import Organism
+from glasshouse.types import AnswerKind, Completion, Extracted, Grade, Problem, Rollout
+
+ROLLOUTS_FILE = "evaluations.jsonl.zst"
+RESERVE = "reserve"
+KEPT = ("step", "split", "arm", "group", "sample", "text", "reward", "correct", "model_answer")
+OF_PROBLEM = ("task", "key", "question", "gold_answer", "answer_kind", "level", "meta")
+NGRAMS = "ngrams_base"
+SCOPES = (Scope.PROMPT, Scope.ANSWER, Scope.COT)
+"""What n-gram monitors read: the prompt alone is the floor of every monitor."""
+WINDOW_LOG = 27
+"""Runs of one base and seed begin with the same rollouts: a window of 128 MB finds them."""
+
+Row = dict[str, Any]
+
+
+class Value(NamedTuple):
+    """A measure at a step; `n`: the events that a ratio is taken over, None for a plain mean."""
+
+    step: int
+    measure: str
+    value: float | None
+    n: int | None = None
+
+
+# --- keeping -------------------------------------------------------------------------------------
+
+
+def keep_rollouts(run: Path, study_arm: str, seed: int) -> list[Row]:
+    """The rollouts of a run's evaluations in both arms, from its log; none without an organism."""
+    named = {"study_arm": study_arm, "seed": seed}
+    rows = read_rows(run, "validation", RESERVE)
+    return [named | {key: row[key] for key in (*KEPT, *OF_PROBLEM)} for row in rows if row["arm"]]
+
+
+def save_rollouts(file: Path, rows: Iterable[Row]) -> None:
+    """Write JSON lines, compressed."""
+    text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        19, window_log=WINDOW_LOG, enable_ldm=True
+    )
+    compressor = zstandard.ZstdCompressor(compression_params=parameters)
+    write_bytes(file, compressor.compress(text.encode()))
+
+
+def load_rollouts(file: Path) -> list[Row]:
+    """Read what `save_rollouts` wrote."""
+    try:
+        reader = zstandard.ZstdDecompressor(max_window_size=2**WINDOW_LOG)
+        with open(file, "rb") as opened, reader.stream_reader(opened) as stream:
+            return [json.loads(line) for line in stream.read().decode().splitlines()]
+    except (OSError, ValueError, zstandard.ZstdError) as error:
+        raise RunDataError(f"{file} does not hold the rollouts of a study: {error}.") from None
+
+
+def _to_rollout(row: Mapping[str, Any]) -> Rollout:
+    problem = {key: row[key] for key in OF_PROBLEM} | {
+        "answer_kind": AnswerKind(row["answer_kind"])
+    }
+    extracted = Extracted(model_answer=row["model_answer"])
+    reward = float("nan") if row["reward"] is None else row["reward"]
+    return Rollout(
+        **{key: row[key] for key in ("step", "split", "arm", "group", "sample", "text")},
+        problem=Problem(**problem),
+        prompt=row["question"],
+        completion=Completion(),
+        grade=Grade(reward=reward, correct=row["correct"], extracted=extracted),
+    )
+
+
+# --- measuring -----------------------------------------------------------------------------------
+
+
+def measure_rollouts(rows: Sequence[Row], config: Config) -> Iterator[Value]:
+    """Every measure of a run's evaluations: of the organism, of its monitors, those of `evaluate.monitors` and fitted
+    n-grams, and Cohen's κ of each pair of monitors over the planted rollouts.
+
+    Example: `[v for v in measure_rollouts(rows, config) if v.measure == "step_verifier.disclosure"]`
+    """
+    if not rows:
+        return
+    config = fill_task_options(config, read_card(config.model))
+    task = make_task(config.task.name, config.task.options)
+    assert isinstance(task, Organism)
+    rollouts = [_to_rollout(row) for row in rows]
+    monitors = {
+        m.name: FittedMonitor(name=m.name, monitor=m)
+        for m in make_evaluation_monitors(config, task)
+    }
+    monitors |= fit_ngrams([r for r in rollouts if r.split.startswith(RESERVE)], task)
+    steps: dict[int, list[Rollout]] = {}
+    for rollout in rollouts:
+        if not rollout.split.startswith(RESERVE):
+            steps.setdefault(rollout.step, []).append(rollout)
+    for step, own in sorted(steps.items()):
+        yield from _measure_step(step, own, label_rollouts(own, task), monitors)
+
+
+def fit_ngrams(reserve: Sequence[Rollout], task: Organism[Any]) -> dict[str, FittedMonitor]:
+    """One monitor for each scope; none without a reserve."""
+    if not reserve:
+        return {}
+    labels = label_rollouts(reserve, task).behaviour
+    keys = list(dict.fromkeys(rollout.problem.key for rollout in reserve))
+    fitted_on = set(keys[: len(keys) // 2])
+
+    def views(scope: Scope, is_fit: bool) -> LabelledViews:
+        chosen = [
+            (rollout, int(label))
+            for rollout, label in zip(reserve, labels, strict=True)
+            if (rollout.problem.key in fitted_on) == is_fit and (is_fit or not label)
+        ]
+        return LabelledViews(
+            [view_rollout(scope, rollout) for rollout, _ in chosen],
+            [label for _, label in chosen],
+            [rollout.problem.key for rollout, _ in chosen],
+        )
+
+    names = {f"{NGRAMS}.{scope.value.replace('+', '_')}": scope for scope in SCOPES}
+    return {
+        name: fit_monitor(
+            FittedKind(name=name, scope=scope), views(scope, True), views(scope, False)
+        )
+        for name, scope in names.items()
+    }
+
+
+def _measure_step(
+    step: int, rollouts: Sequence[Rollout], columns: Columns, monitors: Mapping[str, FittedMonitor]
+) -> Iterator[Value]:
+    scores = []
+    for name, fitted in monitors.items():
+        if fitted.monitor is None:
+            scores.append(Scores(monitor=name, reason=fitted.reason))
+            continue
+        outputs = score_rollouts(fitted.monitor, rollouts)
+        scores.append(Scores.from_outputs(name, outputs, no_threshold=fitted.no_threshold))
+    uses = int(columns.behaviour[columns.planted].sum())
+    rarer = min(uses, int(columns.planted.sum()) - uses)
+    for name, found in measure(columns, "training", scores, resamples=0).measures.items():
+        events = rarer if found.id == "auroc_planted" else found.n
+        yield Value(step, name, found.value, events if found.monitor else None)
+    flags = {
+        own.monitor: own.flagged[columns.planted]
+        for own in scores
+        if not own.reason and not own.no_threshold
+    }
+    for one, other in combinations(flags, 2):
+        yield Value(step, f"{one}~{other}.kappa", cohen_kappa(flags[one], flags[other]))
