@@ -116,8 +116,8 @@ def test_what_is_published_is_that_of_its_table_with_enough_seeds(
     analysis = analyse_study(study, table)
     written = write_analysis(analysis, tmp_path)
     assert written.read_bytes() == (folder / ANALYSIS_FILE).read_bytes()
-    figures = {f"{name}.png": text for name, (text, _) in plan_figures(analysis).items()}
-    assert {path.name for path in folder.glob("*.png")} == set(figures)
+    figures = {f"{name}.svg": text for name, (text, _) in plan_figures(analysis).items()}
+    assert {path.name for path in folder.glob("*.svg")} == set(figures)
     paths = [path.relative_to(ROOT) for path in (file, folder)]
     command = f"glasshouse study {paths[0]} --publish {paths[1]}"
     assert (folder / "README.md").read_text() == render_study(analysis, figures, command)

@@ -19,6 +19,7 @@ from glasshouse.measurement.registry import companion_measures
 from glasshouse.study.answers import Answer, answer_questions, pairs_needed
 from glasshouse.study.contrasts import mean_over_seeds
 from glasshouse.study.freeze import list_amendments
+from glasshouse.study.monitors import MonitorSummary, summarize_monitors
 from glasshouse.study.sentences import compose_headline, explain_answer
 from glasshouse.study.spec import Study
 from glasshouse.study.table import Table
@@ -39,6 +40,10 @@ class ArmCurve:
     high: tuple[float | None, ...]
     n: tuple[int, ...]
     """Seeds with a value, by step."""
+    is_cut: tuple[bool, ...]
+    """Whether the interval was cut at a bound of the measure, by step."""
+    events: int | None
+    """Of a ratio: the events that it is taken over, in the run that has the fewest at the last step."""
     first: Mapping[int, float | None]
     """Value at the first step, by seed."""
     last: Mapping[int, float | None]
@@ -56,6 +61,8 @@ class Analysis:
     """Ordered by measure (the study's, then the companions), then by arm."""
     bases: Mapping[int, str]
     """The base of each seed."""
+    monitors: tuple[MonitorSummary, ...]
+    """Every monitor that read the evaluation rollouts, and what each pair of the study's monitors agrees on."""
 
     @property
     def num_tests(self) -> int:
@@ -81,6 +88,7 @@ class Analysis:
             "control": self.study.control,
             "null_arm": self.study.null_arm,
             "bases": self.bases,
+            "monitors": [asdict(monitor) for monitor in self.monitors],
             "tests": self.num_tests,
             "pairs_needed": pairs_needed(self.num_tests),
         }
@@ -102,14 +110,15 @@ def analyse_study(study: Study, table: Table) -> Analysis:
             if table.runs_of(arm, measure)
         ),
         bases=table.bases,
+        monitors=tuple(summarize_monitors(study, table)),
     )
 
 
 def mean_curve(table: Table, arm: str, measure: str) -> ArmCurve:
     """Example: two seeds with 0.2 and 0.4 at step 0 have the mean 0.3 there, (-0.97, 1.57)."""
     runs, steps = table.runs_of(arm, measure), table.steps_of(arm, measure)
-    means = [mean_over_seeds([run.get(step) for run in runs.values()]) for step in steps]
-    mean, low, high, n = zip(*means, strict=True)
+    means = [mean_over_seeds([run.get(step) for run in runs.values()], measure) for step in steps]
+    mean, low, high, n, is_cut = zip(*means, strict=True)
     return ArmCurve(
         arm=arm,
         measure=measure,
@@ -118,6 +127,8 @@ def mean_curve(table: Table, arm: str, measure: str) -> ArmCurve:
         low=low,
         high=high,
         n=n,
+        is_cut=is_cut,
+        events=table.fewest_events(arm, measure, steps[-1]),
         first={seed: run.get(steps[0]) for seed, run in sorted(runs.items())},
         last={seed: run.get(steps[-1]) for seed, run in sorted(runs.items())},
     )

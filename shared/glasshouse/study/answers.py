@@ -5,6 +5,8 @@
     beyond null   the arm − the null arm: the effect of the reward beyond that of RL on noise
     matched       a comparison of two arms at equal accuracy, besides that at the same step
     by base       the effect over the seeds of each base
+    by monitor    a question that names no monitor: its answer for each informative one
+    reached       the bases whose effect reaches the question's criterion, and the mean over these
 
 A change is shown if its p, Holm-corrected over the study's questions, is at most 0.05 and Student's
 95 % interval excludes zero. A change from the start must also exceed that of the null arm, because
@@ -22,14 +24,17 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from glasshouse.measurement.intervals import ALPHA, holm_correct
+from glasshouse.measurement.intervals import ALPHA, holm_correct, wilson_interval
 from glasshouse.study.contrasts import (
     Contrast,
     Point,
     contrast_arms,
+    mean_over_seeds,
     point_at_equal_accuracy,
+    point_at_equal_kl,
     point_at_step,
 )
+from glasshouse.study.monitors import summarize_monitors
 from glasshouse.study.spec import START, Question, Study
 from glasshouse.study.table import Table
 
@@ -41,6 +46,18 @@ class Verdict(Enum):
     OPPOSITE = "Not as predicted"
     NOT_SHOWN = "Not shown"
     UNDEFINED = "Not measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """In how many bases (or seeds) the effect reaches a criterion, with Wilson's interval of the share."""
+
+    count: int
+    units: int
+    low: float
+    high: float
+    mean: float | None
+    """The mean effect over these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +78,12 @@ class Answer:
     equal_accuracy: Point | None
     """The point of equal accuracy; None for a change from the start."""
     by_base: Mapping[str, Contrast]
+    by_monitor: Mapping[str, Answer]
+    """Of a question that names no monitor: this answer is that of the monitor with the weakest evidence."""
+    not_informative: tuple[str, ...] = ()
+    """Monitors of the study that the question was not answered for."""
+    null_point: str
+    """Where the null arm was taken."""
     num_tests: int = 0
     """Number of tests that Holm's correction covers."""
     explanation: str = ""
@@ -79,7 +102,22 @@ class Answer:
         return max(known) if len(known) == len(self.claims) else None
 
     @property
+    def reached(self) -> Reached | None:
+        """How often the effect reaches the question's criterion; None without one."""
+        criterion, units = self.question.criterion, self.effect.units
+        if criterion is None or not units:
+            return None
+        sign = 1 if self.question.expect == "rises" else -1
+        among = [unit for unit in units if sign * unit >= criterion]
+        low, high = wilson_interval(len(among), len(units))
+        mean = mean_over_seeds(among).mean
+        return Reached(count=len(among), units=len(units), low=low, high=high, mean=mean)
+
+    @property
     def verdict(self) -> Verdict:
+        if self.by_monitor:
+            verdicts = {answer.verdict for answer in self.by_monitor.values()}
+            return verdicts.pop() if len(verdicts) == 1 else Verdict.NOT_SHOWN
         effect, margin = self.effect, self.question.margin
         if effect.effect is None:
             return Verdict.UNDEFINED
@@ -116,10 +154,13 @@ class Answer:
     def as_dict(self) -> dict[str, Any]:
         question, equal = self.question, self.equal_accuracy
         return {
-            **question.model_dump(include={"ask", "measure", "arm", "expect", "margin"}),
+            **question.model_dump(
+                include={"ask", "measure", "arm", "expect", "margin", "criterion"}
+            ),
             "against": question.against_measure or self.reference,
             "at": self.point,
             "effect": self.effect.as_dict(),
+            "null_at": self.null_point,
             "null": self.null and self.null.as_dict(),
             "beyond_null": self.beyond_null and self.beyond_null.as_dict(),
             "matched": self.matched and equal and {"at": equal.name, **self.matched.as_dict()},
@@ -132,6 +173,12 @@ class Answer:
             },
             "ceiling": asdict(self.effect.ceiling),
             "by_base": {base: contrast.as_dict() for base, contrast in self.by_base.items()},
+            "by_monitor": {
+                monitor: {"effect": own.effect.as_dict(), "verdict": own.verdict.value}
+                for monitor, own in self.by_monitor.items()
+            },
+            "not_informative": list(self.not_informative),
+            "reached": self.reached and asdict(self.reached),
             "tests": self.num_tests,
             "verdict": self.verdict.value,
             "explanation": self.explanation,
@@ -140,21 +187,26 @@ class Answer:
 
 def answer_questions(study: Study, table: Table) -> list[Answer]:
     """Answer all questions, with Holm's correction over them by the p of each claim."""
-    answers = [_answer(question, study, table) for question in study.questions]
+    informative = {m.monitor: m.is_informative for m in summarize_monitors(study, table)}
+    answers = [_answer_for_all(question, study, table, informative) for question in study.questions]
     corrected = holm_correct([replace(answer.effect, p=answer.p) for answer in answers])
     num_tests = sum(paired.p is not None for paired in corrected)
-    return [
-        replace(
-            answer,
-            num_tests=num_tests,
-            effect=replace(answer.effect, p_holm=paired.p_holm),
-            beyond_null=answer.beyond_null
-            and replace(
-                answer.beyond_null, p_holm=paired.p_holm if len(answer.claims) > 1 else None
-            ),
-        )
-        for answer, paired in zip(answers, corrected, strict=True)
-    ]
+    pairs = zip(answers, corrected, strict=True)
+    return [_correct(answer, paired.p_holm, num_tests) for answer, paired in pairs]
+
+
+def _correct(answer: Answer, p_holm: float | None, num_tests: int) -> Answer:
+    """The answer with its corrected p. Those for single monitors get the same one, that of the weakest."""
+    beyond = answer.beyond_null
+    if beyond:
+        beyond = replace(beyond, p_holm=p_holm if len(answer.claims) > 1 else None)
+    return replace(
+        answer,
+        num_tests=num_tests,
+        effect=replace(answer.effect, p_holm=p_holm),
+        beyond_null=beyond,
+        by_monitor={m: _correct(own, p_holm, num_tests) for m, own in answer.by_monitor.items()},
+    )
 
 
 def pairs_needed(num_tests: int) -> int:
@@ -163,6 +215,36 @@ def pairs_needed(num_tests: int) -> int:
     Example: `pairs_needed(1)` is 6: 2/2⁶ = 0.031. `pairs_needed(8)` is 9: 8 · 2/2⁹ = 0.031.
     """
     return 1 + math.ceil(math.log2(max(1, num_tests) / ALPHA))
+
+
+def _answer_for_all(
+    question: Question, study: Study, table: Table, informative: Mapping[str, bool]
+) -> Answer:
+    """The answer; to a question that names no monitor, for the informative monitors together."""
+    measures = study.measures_of(question)
+    if measures == [question.measure]:
+        return _answer(question, study, table)
+    monitors = dict(zip(study.monitors, measures, strict=True))
+    answers = {
+        monitor: _answer(question.model_copy(update={"measure": measure}), study, table)
+        for monitor, measure in monitors.items()
+        if informative.get(monitor)
+    }
+    others = tuple(monitor for monitor in monitors if monitor not in answers)
+    if not answers:
+        empty = _answer(question, study, table)
+        reason = "no monitor of the study is informative at the base"
+        undefined = replace(empty, effect=replace(empty.effect, reason=reason))
+        return replace(undefined, not_informative=others)
+
+    def weakness(answer: Answer) -> float:
+        """The larger, the weaker the evidence: p, or the end of the interval farthest from zero for `unchanged`."""
+        ends = [abs(end) for end in (answer.effect.low, answer.effect.high) if end is not None]
+        value = answer.p if question.margin is None else max(ends, default=None)
+        return math.inf if value is None else value
+
+    weakest = max(answers.values(), key=weakness)
+    return replace(weakest, question=question, by_monitor=answers, not_informative=others)
 
 
 def _answer(question: Question, study: Study, table: Table) -> Answer:
@@ -177,16 +259,20 @@ def _answer(question: Question, study: Study, table: Table) -> Answer:
     if reference != START and not question.against_measure:
         equal = point_at_equal_accuracy(table, [arm, reference])
     is_null_arm = null_arm == arm or (null_arm == reference and not question.against_measure)
+    null_point = point
     if null_arm and not is_null_arm:
-        null = contrast(point, null_arm, null_arm if question.against_measure else reference)
+        if study.null_at == "kl":
+            null_point = point_at_equal_kl(table, point, arm, null_arm)
+        null = contrast(null_point, null_arm, null_arm if question.against_measure else reference)
         if not question.against_measure:
-            beyond = contrast(point, arm, null_arm)
+            beyond = contrast(null_point, arm, null_arm)
     return Answer(
         question=question,
         reference=reference,
         point=point.name,
         effect=contrast(point, arm, reference),
         null=null,
+        null_point=null_point.name,
         beyond_null=beyond,
         is_null_arm=is_null_arm,
         matched=contrast(equal, arm, reference) if equal else None,
@@ -195,4 +281,5 @@ def _answer(question: Question, study: Study, table: Table) -> Answer:
             base: contrast(point, arm, reference, base)
             for base in sorted(set(table.bases.values()))
         },
+        by_monitor={},
     )

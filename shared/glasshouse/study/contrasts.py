@@ -23,7 +23,7 @@ from glasshouse.measurement.intervals import (
 )
 from glasshouse.measurement.registry import lookup
 from glasshouse.study.spec import MIN_RANDOM_BASES, START, Question
-from glasshouse.study.table import SeedValues, Table
+from glasshouse.study.table import MIN_EVENTS, SeedValues, Table
 
 NO_WIDTH = 1e-9
 """An interval narrower than this comes from equal differences, which differ by rounding at most."""
@@ -91,6 +91,27 @@ def point_at_equal_accuracy(table: Table, arms: Sequence[str]) -> Point:
     )
 
 
+def point_at_equal_kl(table: Table, point: Point, arm: str, null_arm: str) -> Point:
+    """The same point, but the null arm is taken where its KL from the start has reached that of the arm, seed by
+    seed, interpolated between evaluations. Undefined in a seed in which the null arm never moves that far."""
+    levels = point.values_of(arm, "kl")
+
+    def values_of(name: str, measure: str) -> SeedValues:
+        if name != null_arm:
+            return point.values_of(name, measure)
+        return {
+            seed: None if level is None else value_at_kl(measure, seed, level)
+            for seed, level in levels.items()
+        }
+
+    def value_at_kl(measure: str, seed: int, level: float) -> float | None:
+        moved = _curve(table, null_arm, "kl", seed)
+        values = table.runs_of(null_arm, measure).get(seed, {})
+        return interpolate_at(level, list(moved.values()), [values.get(step) for step in moved])
+
+    return replace(point, name=f"the KL of {arm} at {point.name}", values_of=values_of)
+
+
 def interpolate_at(x: float, xs: Sequence[float], values: Sequence[float | None]) -> float | None:
     """The value where `xs` first passes `x`, up or down, interpolated between its neighbours; None if
     it never does, or if a value there is undefined.
@@ -140,8 +161,12 @@ class Contrast(PairedComparison):
     interaction: BaseInteraction
     """Base × arm."""
     ceiling: MaxEffect
+    is_cut: bool
+    """Whether Student's interval went beyond what is possible and was cut there."""
     differences: tuple[float, ...]
     """The difference of each pair, for figures; not part of study.json, since the table has them."""
+    units: tuple[float, ...]
+    """The mean difference of each base if bases are the unit, else the differences."""
 
     @property
     def mean_difference(self) -> float | None:
@@ -155,25 +180,30 @@ class Contrast(PairedComparison):
 
     def as_dict(self) -> dict[str, Any]:
         fields = asdict(self)
-        return {k: v for k, v in fields.items() if k not in ("ceiling", "differences")}
+        return {k: v for k, v in fields.items() if k not in ("ceiling", "differences", "units")}
 
 
 class SeedMean(NamedTuple):
-    """A mean over seeds with Student's 95 % interval, which a single seed does not have."""
+    """A mean over seeds with Student's 95 % interval, cut at the bounds of the measure; a single seed has none."""
 
     mean: float | None = None
     low: float | None = None
     high: float | None = None
     n: int = 0
+    is_cut: bool = False
 
 
-def mean_over_seeds(values: Sequence[float | None]) -> SeedMean:
+def mean_over_seeds(values: Sequence[float | None], measure: str = "") -> SeedMean:
     """The mean over the seeds for which the measure is defined."""
     known = [v for v in values if v is not None]
     if not known:
         return SeedMean()
     mean, low, high = mean_interval(known)
-    return SeedMean(mean, n=1) if len(known) == 1 else SeedMean(mean, low, high, len(known))
+    if len(known) == 1:
+        return SeedMean(mean, n=1)
+    least, most = (lookup(measure).bounds if measure else None) or (-math.inf, math.inf)
+    cut_low, cut_high = min(mean, max(low, least)), max(mean, min(high, most))
+    return SeedMean(mean, cut_low, cut_high, len(known), (cut_low, cut_high) != (low, high))
 
 
 def contrast_arms(
@@ -198,17 +228,21 @@ def contrast_arms(
         reason = _why_undefined(measure, table, point, arm, reference)
         paired = replace(paired, reason=reason or paired.reason)
     units = both if paired.num_bases is None else bases
-    references = _unit_means([before[seed] for seed in both], units)
+    references = unit_means([before[seed] for seed in both], units)
     ceiling = max_effect(measure, references)
+    bounded = respect_bounds(paired, ceiling)
+    is_cut = not bounded.reason and (bounded.low, bounded.high) != (paired.low, paired.high)
     return Contrast(
-        **asdict(respect_bounds(paired, ceiling)),
+        **asdict(bounded),
         arm=arm,
         reference=question.against_measure or reference,
         before=mean_over_seeds(references).mean,
-        after=mean_over_seeds(_unit_means([after[seed] for seed in both], units)).mean,
+        after=mean_over_seeds(unit_means([after[seed] for seed in both], units)).mean,
         ceiling=ceiling,
         interaction=estimate_interaction(list(differences.values()), bases),
+        is_cut=is_cut,
         differences=tuple(differences.values()),
+        units=tuple(unit_means(list(differences.values()), units)),
     )
 
 
@@ -265,9 +299,9 @@ def _differences(after: SeedValues, before: SeedValues, seeds: Sequence[int]) ->
     return {s: a - b for s, (a, b) in pairs.items() if a is not None and b is not None}
 
 
-def _unit_means(values: Sequence[float | None], units: Sequence[int | str]) -> list[float]:
+def unit_means(values: Sequence[float | None], units: Sequence[int] | Sequence[str]) -> list[float]:
     """The mean of each unit: of each seed, or of each base if bases are the unit."""
-    groups: dict[int | str, list[float]] = {}
+    groups: dict[object, list[float]] = {}
     for value, unit in zip(values, units, strict=True):
         if value is not None:
             groups.setdefault(unit, []).append(value)
@@ -285,4 +319,6 @@ def _why_undefined(measure: str, table: Table, point: Point, arm: str, reference
         return f"{label} was measured at steps {', '.join(map(str, steps))}, not at {point.name}"
     if reference == START and 0 not in steps:
         return f"{label} was not measured before RL"
+    if any(row.n is not None and row.n < MIN_EVENTS for row in table if row.measure == measure):
+        return f"too few events: {label} is a ratio over fewer than {MIN_EVENTS} in too many runs"
     return ""

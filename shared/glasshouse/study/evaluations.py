@@ -182,5 +182,5 @@ def _measure_step(
         for own in scores
         if not own.reason and not own.no_threshold
     }
-    for one, other in combinations(flags, 2):
+    for one, other in combinations(sorted(flags), 2):
         yield Value(step, f"{one}~{other}.kappa", cohen_kappa(flags[one], flags[other]))

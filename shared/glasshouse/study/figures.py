@@ -63,17 +63,17 @@ def plot_study(result: StudyResult) -> dict[str, Any]:
 
 
 def save_figures(analysis: Analysis, folder: Path) -> None:
-    """Write all figures as PNG and SVG."""
+    """Write all figures as SVG."""
     import matplotlib
 
     for name, (_, draw) in plan_figures(analysis).items():
-        figure = draw(LIGHT_COLOURS)
-        # without software versions and dates the bytes are reproducible
-        for format, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-            out = io.BytesIO()
-            with matplotlib.rc_context({"svg.hashsalt": name}):
-                figure.savefig(out, format=format, dpi=160, facecolor="white", metadata=metadata)
-            write_bytes(folder / f"{name}.{format}", out.getvalue())
+        out = io.BytesIO()
+        # without a date and with fixed ids the bytes are reproducible
+        with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+            draw(LIGHT_COLOURS).savefig(
+                out, format="svg", facecolor="white", metadata={"Date": None}
+            )
+        write_bytes(folder / f"{name}.svg", out.getvalue())
 
 
 def _new_panel(title: str, description: str, size: tuple[float, float]) -> tuple[Any, Any]:

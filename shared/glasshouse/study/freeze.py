@@ -44,6 +44,10 @@ STUDY_FILES = ("studies/*/study.yaml", "training/*/study*.yaml")
 """Where other study files are, from up to three folders above a study file; and beside it."""
 
 
+OTHER_KEYS: dict[str, Any] = {"evaluation_problems": "shared", "null_at": "step", "monitors": []}
+"""Further keys of a study that are registered, with their defaults."""
+
+
 def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
     """Append the section `frozen` to a study file; the rest of the file stays as it is.
 
@@ -92,7 +96,7 @@ def registered_content(study: Study) -> dict[str, Any]:
             for question in study.questions
         ],
         "reuse_seeds": study.reuse_seeds,
-        **study.model_dump(exclude_defaults=True, include={"evaluation_problems"}),
+        **study.model_dump(exclude_defaults=True, include=set(OTHER_KEYS)),
     }
     copy: dict[str, Any] = json.loads(json.dumps(content))  # tuples become lists
     return copy
@@ -136,7 +140,8 @@ def _list_entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """(key, value) of everything that is compared; a question is identified by its text."""
     for key in ("bases", "seeds", "reuse_seeds"):
         yield key, content.get(key, [])
-    yield "evaluation_problems", content.get("evaluation_problems", "shared")
+    for key, default in OTHER_KEYS.items():
+        yield key, content.get(key, default)
     sections = {"config": content.get("config", {})}
     sections |= {f"arms.{arm}": keys for arm, keys in content.get("arms", {}).items()}
     sections |= {f'question "{q["ask"]}"': q for q in content.get("questions", [])}

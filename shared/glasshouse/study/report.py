@@ -19,10 +19,18 @@ from glasshouse.measurement.intervals import mean_interval
 from glasshouse.measurement.registry import lookup
 from glasshouse.study.analysis import ANALYSIS_FILE, Analysis, ArmCurve, write_analysis
 from glasshouse.study.answers import Answer
+from glasshouse.study.contrasts import SeedMean
 from glasshouse.study.evaluations import ROLLOUTS_FILE
 from glasshouse.study.figures import plan_figures, save_figures
 from glasshouse.study.freeze import describe_registration, list_amendments
-from glasshouse.study.sentences import format_effect, format_p_holm, format_value, signed
+from glasshouse.study.sentences import (
+    format_effect,
+    format_p_holm,
+    format_reached,
+    format_value,
+    name_monitor,
+    signed,
+)
 from glasshouse.study.spec import dump_study, format_seeds
 from glasshouse.study.table import COMPRESSED_SUFFIX, Table
 from glasshouse.terminal import count_noun, escape_markdown, markdown_table, terminal_safe
@@ -38,6 +46,11 @@ QUESTION_COLUMNS = (
     "ceiling",
     "verdict",
 )
+MONITOR_NOTES = """\
+Each arm: sensitivity / false-alarm rate at the last step, mean over seeds with Student's 95 % interval; n: uses in \
+the run that has the fewest. AUROC: planted rollouts before RL. The prompt floor is the AUROC of n-grams that read the \
+prompt alone; a monitor is informative at the base if the lower end of its AUROC lies above it. n-grams were fitted on \
+rollouts of the base and frozen with a threshold from benign ones."""
 READING_NOTES = """\
 - In every arm, a seed has the same starting weights, problem order and evaluation set. The unit is the seed, \
 and claims are about these bases only; from four bases on it is the base, a random effect, whose seeds are \
@@ -48,7 +61,10 @@ null arm, where the reward is noise: its p is the larger of the two.
 - “Stays” is shown if the whole 95 % interval lies within the margin, which is stricter than the usual \
 equivalence test (TOST), and is not corrected. “Not shown” does not mean “absent”: the interval says how large \
 an effect is still possible.
-- Ceiling: the largest possible effect, for measures with known bounds. A dash: undefined."""
+- Ceiling: the largest possible effect, for measures with known bounds. “cut”: Student's interval went beyond it \
+and ends there. A dash: undefined, or not asked.
+- n: the events that a ratio is taken over, in the run that has the fewest. A ratio over fewer than ten is not \
+averaged."""
 
 
 def write_report(analysis: Analysis, out: Path, console: Console | None = None) -> None:
@@ -67,7 +83,7 @@ def publish_study(analysis: Analysis, table: Table, out: Path, folder: Path, com
     """Copy to `folder` what is worth committing: table, analysis, figures and a README."""
     results = out / "results"
     table.save(folder / f"table.jsonl{COMPRESSED_SUFFIX}")
-    figures = {f"{n}.png": text for n, (text, _) in plan_figures(analysis).items()}
+    figures = {f"{n}.svg": text for n, (text, _) in plan_figures(analysis).items()}
     rollouts = [file for file in [results / ROLLOUTS_FILE] if file.exists()]
     files = [results / ANALYSIS_FILE, *(results / "figures" / name for name in figures)]
     for file in [*files, *rollouts]:
@@ -102,7 +118,7 @@ def render_study(
 ) -> str:
     """The whole page. `figures`: descriptions by file name; `command`: what generated the page.
 
-    Example: `render_study(analysis, {"effects.png": "Effects"}, "glasshouse study mine.yaml")`
+    Example: `render_study(analysis, {"effects.svg": "Effects"}, "glasshouse study mine.yaml")`
     """
     study = analysis.study
     images = {n: f"![{escape_markdown(text)}]({n})" for n, text in (figures or {}).items()}
@@ -129,6 +145,8 @@ def render_study(
             "## The effect in each base",
             _base_table(analysis),
         ]
+    if analysis.monitors:
+        parts += ["## Monitors", MONITOR_NOTES, *_render_monitors(analysis)]
     parts += [
         "## Every arm, before and after",
         "Mean over seeds, first step → last step (lowest to highest seed at the last step). A loss of capability must "
@@ -154,6 +172,13 @@ def _render_results(analysis: Analysis) -> Iterator[str]:
             for number, answer in enumerate(analysis.answers, 1)
         ]
         yield markdown_table(QUESTION_COLUMNS, rows, left=2)
+        beside = [
+            (str(number), format_effect(a.effect), format_effect(a.matched), format_reached(a))
+            for number, a in enumerate(analysis.answers, 1)
+            if a.matched or a.reached
+        ]
+        columns = ("#", "at the same step", "at equal accuracy", "criterion reached")
+        yield markdown_table(columns, beside) if beside else ""
 
 
 def _render_explanations(analysis: Analysis) -> Iterator[str]:
@@ -189,6 +214,39 @@ def _base_table(analysis: Analysis) -> str:
         for number, answer in enumerate(analysis.answers, 1)
     ]
     return markdown_table(("#", *map(escape_markdown, analysis.answers[0].by_base)), rows)
+
+
+def _render_monitors(analysis: Analysis) -> Iterator[str]:
+    """AUROC before RL; sensitivity and false alarms of each arm; agreement of the study's monitors."""
+    chosen = analysis.study.monitors
+    rows, agreements = [], []
+    for own in analysis.monitors:
+        auroc, floor = format_mean(own.base_auroc), format_value(own.floor)
+        informative = "yes" if own.is_informative else "no"
+        cells = [
+            f"{format_mean(rates.sensitivity)} / {format_mean(rates.false_alarms)}"
+            + (f", n ≥ {rates.events}" if rates.events is not None else "")
+            for rates in own.arms.values()
+        ]
+        rows.append((name_monitor(own.monitor), auroc, floor, informative, *cells))
+        if own.monitor in chosen:
+            for other in chosen[chosen.index(own.monitor) + 1 :]:
+                pair = f"{name_monitor(own.monitor)} and {name_monitor(other)}"
+                agreed = (format_value(rates.kappa.get(other)) for rates in own.arms.values())
+                agreements.append((pair, *agreed))
+    columns = ("monitor", "AUROC before RL", "prompt floor", "informative at the base")
+    yield markdown_table((*columns, *analysis.monitors[0].arms), rows)
+    if agreements:
+        yield "Agreement of the study's monitors on planted rollouts (Cohen's κ, mean over seeds):"
+        yield markdown_table(("monitors", *analysis.monitors[0].arms), agreements)
+
+
+def format_mean(mean: SeedMean) -> str:
+    """`0.84 (0.80–0.88)`; `cut` at a bound; a dash if undefined."""
+    if mean.mean is None or mean.low is None or mean.high is None:
+        return format_value(mean.mean)
+    ends = f"{format_value(mean.low)}–{format_value(mean.high)}{', cut' * mean.is_cut}"
+    return f"{format_value(mean.mean)} ({ends})"
 
 
 def _before_after_table(analysis: Analysis) -> str:
@@ -230,7 +288,8 @@ def _format_first_and_last(curve: ArmCurve) -> str:
         for values in (curve.first, curve.last)
     )
     if not last:
-        return "–"
+        return "–" if curve.events is None else f"too few events (n {curve.events})"
     start = f"{format_value(mean_interval(first)[0])} → " if first and len(curve.steps) > 1 else ""
     seed_range = f"{format_value(min(last))}–{format_value(max(last))}"
+    seed_range += "" if curve.events is None else f", n ≥ {curve.events}"
     return f"{start}{format_value(mean_interval(last)[0])} ({seed_range})"

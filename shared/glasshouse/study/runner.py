@@ -344,7 +344,7 @@ def _check_measures(study: Study, arm: str, rows: Sequence[StudyRow]) -> None:
     required: list[tuple[str, str, int | None]] = [("measures", n, None) for n in study.measures]
     for number, question in enumerate(study.questions):
         if arm in (question.arm, study.reference_of(question)):
-            for name in filter(None, (question.measure, question.against_measure)):
+            for name in filter(None, (*study.measures_of(question), question.against_measure)):
                 required.append((f"questions.{number}", name, question.at))
     for where, name, at in required:
         if name not in steps:

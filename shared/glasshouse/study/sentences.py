@@ -41,6 +41,8 @@ def explain_answer(answer: Answer) -> str:
     parts = [
         _explain_verdict(answer),
         _explain_too_few_pairs(answer),
+        _explain_monitors(answer),
+        _explain_reached(answer),
         _explain_null(answer),
         _explain_matched(answer),
         _explain_bases(answer),
@@ -58,12 +60,63 @@ def name_measure(measure: str) -> str:
     return f"{label.removesuffix(f', {owner}')} ({monitor})"
 
 
+def name_monitor(monitor: str) -> str:
+    """Example: `name_monitor("ngrams_base.cot")` is "n-grams base (cot)"."""
+    return owner_of(f"{monitor}.disclosure")
+
+
+def _name_measure_of(answer: Answer) -> str:
+    """The measure; of a question that names no monitor, with how many it was answered for."""
+    name = name_measure(answer.question.measure)
+    count = len(answer.by_monitor)
+    if not count:
+        return name
+    every = (
+        "the only informative monitor" if count == 1 else f"each of {count} informative monitors"
+    )
+    return f"{name} by {every}"
+
+
+def _explain_monitors(answer: Answer) -> str:
+    """The answer for each monitor, and which monitors it was not asked of."""
+    if not answer.by_monitor:
+        return ""
+    each = "; ".join(
+        f"{name_monitor(monitor)} {format_effect(own.effect)}, {own.verdict.value.lower()}"
+        for monitor, own in answer.by_monitor.items()
+    )
+    others = ", ".join(map(name_monitor, answer.not_informative))
+    left_out = f" Not informative at the base: {others}." if others else ""
+    return f"The numbers are those of the monitor with the weakest evidence. By monitor: {each}.{left_out}"
+
+
+def _explain_reached(answer: Answer) -> str:
+    """In how many bases or seeds the effect reaches the criterion, and the mean over these."""
+    reached = answer.reached
+    if reached is None:
+        return ""
+    mean = "" if reached.mean is None else f"; the mean over these is {signed(reached.mean)}"
+    return (
+        f"An effect of {answer.question.criterion:g} or more in this direction is reached in "
+        f"{format_reached(answer)}{mean}."
+    )
+
+
+def format_reached(answer: Answer) -> str:
+    """`5 of 6 bases (0.44 to 0.97)`; a dash without a criterion."""
+    reached = answer.reached
+    if reached is None:
+        return "–"
+    unit = "bases" if answer.effect.num_bases else "seeds"
+    return f"{reached.count} of {reached.units} {unit} ({reached.low:.2f} to {reached.high:.2f})"
+
+
 def _summarize(answer: Answer) -> str:
     """The claim of a question in a few words, with its effect."""
     question = answer.question
     at = "" if question.at is None else f" by {answer.point}"
     if answer.verdict is Verdict.UNDEFINED:
-        measure = name_measure(question.measure)
+        measure = _name_measure_of(answer)
         return f"{measure} in {question.arm}{at} ({answer.effect.reason})"
     return f"{_claim(answer)}{at} ({format_effect_in_words(answer.effect)})"
 
@@ -71,7 +124,7 @@ def _summarize(answer: Answer) -> str:
 def _claim(answer: Answer) -> str:
     """What the measure does or, if that is not shown, that it does what was expected."""
     question, reference, margin = answer.question, answer.reference, answer.question.margin
-    measure, arm, direction = name_measure(question.measure), question.arm, question.expect
+    measure, arm, direction = _name_measure_of(answer), question.arm, question.expect
     that = "that " if answer.verdict is Verdict.NOT_SHOWN else ""
     if answer.verdict is Verdict.OPPOSITE:
         direction = "rises" if (answer.effect.effect or 0.0) > 0 else "falls"
@@ -109,7 +162,11 @@ def _explain_verdict(answer: Answer) -> str:
             f"after Holm correction over {tests} question{'s' * (tests != 1)}"
         )
     of_bases = f" of {effect.num_bases} bases" if effect.num_bases else ""
-    dropped = f", {effect.dropped} dropped because a value is missing" if effect.dropped else ""
+    dropped = ""
+    if effect.dropped:
+        dropped = (
+            f", {effect.dropped} dropped because a value is missing or rests on too few events"
+        )
     unanimous = f"; {effect.reason}" if effect.reason and effect.low is not None else ""
     return (
         f"{opening}: {_claim(answer)} {change} ({format_effect_in_words(effect)}; {test}; "
@@ -136,7 +193,8 @@ def _explain_null(answer: Answer) -> str:
         return "" if answer.is_null_arm else unknown
     to_arm = answer.reference != START and not answer.question.against_measure
     against = f" against {answer.reference}" if to_arm else ""
-    own = f"In the null arm, {null.arm}, the effect{against} is {format_effect_in_words(null)}"
+    at = "" if answer.null_point == answer.point else f" at {answer.null_point}"
+    own = f"In the null arm, {null.arm},{at} the effect{against} is {format_effect_in_words(null)}"
     if beyond is None:
         return f"{own}."
     if beyond.effect is None:
@@ -227,18 +285,20 @@ def _explain_small_ceiling(answer: Answer) -> str:
 
 
 def format_effect_in_words(contrast: Contrast) -> str:
-    """`+0.72, 95 % interval +0.68 to +0.76`"""
+    """`+0.72, 95 % interval +0.68 to +0.76`; `cut`: it ends at the largest possible effect."""
     numbers = _format_interval(contrast)
     if numbers is None:
         value = "undefined" if contrast.effect is None else signed(contrast.effect)
         return f"{value}: {contrast.reason}"
-    return "{}, 95 % interval {} to {}".format(*numbers)
+    return "{}, 95 % interval {} to {}".format(*numbers) + ", cut" * contrast.is_cut
 
 
 def format_effect(contrast: Contrast | None) -> str:
     """`+0.72 (+0.68 to +0.76)`; a dash if undefined."""
     numbers = contrast and _format_interval(contrast)
-    return "{} ({} to {})".format(*numbers) if numbers else "–"
+    if not contrast or not numbers:
+        return "–"
+    return "{} ({} to {}{})".format(*numbers, ", cut" * contrast.is_cut)
 
 
 def _format_interval(contrast: Contrast) -> list[str] | None:

@@ -25,6 +25,7 @@ from glasshouse.config.loading import (
 )
 from glasshouse.config.schema import Config, Section
 from glasshouse.errors import ConfigError, did_you_mean, plain_reason
+from glasshouse.measurement.registry import lookup
 from glasshouse.study.records import hash_content
 
 START = "start"
@@ -65,11 +66,17 @@ class Question(Section):
     """The predicted result; `unchanged` needs a margin."""
     margin: float | None = Field(None, gt=0)
     """With `unchanged`: the largest difference from zero that counts as no change."""
+    criterion: float | None = Field(None, gt=0)
+    """For an outcome that some bases show and others do not: the effect, in the expected direction, from which on a
+    base counts. The answer then also says in how many bases (with fewer than four: seeds) it is reached, and the mean
+    over these."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
         if (self.expect == "unchanged") != (self.margin is not None):
             raise ValueError("`expect: unchanged` needs a margin, and no other `expect` takes one.")
+        if self.criterion is not None and self.margin is not None:
+            raise ValueError("`criterion` needs `expect: rises` or `falls`.")
         if self.against_measure and self.against:
             raise ValueError("set either `against_measure` (same arm) or `against` (another arm).")
         return self
@@ -141,6 +148,13 @@ class Study(Section):
     """The reference arm of questions without `against`. Empty: the first arm."""
     null_arm: str | None = None
     """The arm whose reward is noise; its effect is reported next to every effect."""
+    null_at: Literal["step", "kl"] = "step"
+    """Where the null arm is taken: at the step of the arm, or where its KL from the start has reached that of the arm,
+    seed by seed, interpolated between evaluations: there both have moved equally far."""
+    monitors: tuple[str, ...] = ()
+    """Monitors outside the reward, such as step_verifier or ngrams_base.cot. A question about a monitor's measure
+    without its name (`undetected_use`) is answered for each of them that is informative at the base: only what holds
+    for all of these is claimed."""
     measures: dict[str, str] = Field({})
     """The curves to draw, in this order, with a description of each."""
     questions: tuple[Question, ...] = ()
@@ -210,8 +224,15 @@ class Study(Section):
 
     def named_measures(self) -> list[str]:
         """Every measure that the study draws or asks about."""
-        asked = [name for q in self.questions for name in (q.measure, q.against_measure)]
+        asked = [name for q in self.questions for name in (*self.measures_of(q), q.against_measure)]
         return list(dict.fromkeys(filter(None, [*self.measures, *asked])))
+
+    def measures_of(self, question: Question) -> list[str]:
+        """The measure of a question; if it names no monitor, that of each of the study's monitors."""
+        is_of_monitor = lookup(question.measure).monitor_values and "." not in question.measure
+        if not is_of_monitor or not self.monitors:
+            return [question.measure]
+        return [f"{monitor}.{question.measure}" for monitor in self.monitors]
 
     def base_of(self, seed: int) -> str:
         return self.bases[seed % len(self.bases)]
