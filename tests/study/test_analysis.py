@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.study.synthetic_study import make_row
 from glasshouse.config.schema import Config
 from glasshouse.errors import GlasshouseError
 from glasshouse.runs.monitor_results import VERSION
-from glasshouse.study.analysis import Analysis, analyse_study
+from glasshouse.study.analysis import Analysis, analyse_study, mean_curve
 from glasshouse.study.answers import Verdict, pairs_needed
 from glasshouse.study.contrasts import interpolate_at, max_effect, point_at_equal_accuracy
 from glasshouse.study.spec import Study, parse_study
@@ -299,6 +300,89 @@ def test_a_question_can_have_its_own_null_arm() -> None:
     assert second.verdict is Verdict.NOT_SHOWN
     assert second.null is not None
     assert second.null.arm == "kl"
+
+
+def join(*tables: Table) -> Table:
+    return Table.join(tables)
+
+
+def test_a_question_without_a_monitors_name_holds_for_all_informative_monitors() -> None:
+    """The first two monitors are informative at the base, the third is below the prompt floor."""
+    aurocs = {"a": 0.9, "b": 0.8, "c": 0.5, "ngrams_base.prompt": 0.55}
+    ends = {"a": 0.9, "b": 0.8, "c": 0.1}
+    study = make_study(RISES | {"measure": "undetected_use"}, null_arm=None)
+    study = study.model_copy(update={"monitors": ("a", "b", "c")})
+
+    def table_of(ends: Mapping[str, float]) -> Table:
+        uses = [
+            make_table({"outcome": eight_seeds(0.2, end)}, f"{monitor}.undetected_use")
+            for monitor, end in ends.items()
+        ]
+        scored = [
+            make_table({"outcome": eight_seeds(auroc, auroc)}, f"{monitor}.auroc_planted")
+            for monitor, auroc in aurocs.items()
+        ]
+        return join(*uses, *scored)
+
+    answer = single_answer(study, table_of(ends))
+    assert (list(answer.by_monitor), answer.not_informative) == (["a", "b"], ("c",))
+    assert answer.verdict is Verdict.SHOWN
+    assert answer.effect.effect == pytest.approx(0.6)  # of the weaker evidence
+    answer = single_answer(study, table_of(ends | {"a": 0.1}))  # the other way for one of them
+    assert {own.verdict for own in answer.by_monitor.values()} == {Verdict.SHOWN, Verdict.OPPOSITE}
+    assert answer.verdict is Verdict.NOT_SHOWN
+    aurocs |= {"a": 0.5, "b": 0.5}
+    answer = single_answer(study, table_of(ends))
+    assert answer.verdict is Verdict.UNDEFINED
+    assert "informative" in answer.effect.reason
+
+
+def test_a_criterion_counts_the_bases_that_reach_it() -> None:
+    question = RISES | {"criterion": 0.3}
+    outcome = [[0.2, 0.9 if seed % 6 else 0.25] for seed in range(12)]
+    table = make_table({"outcome": outcome}, bases="abcdef")
+    reached = single_answer(make_study(question, null_arm=None), table).reached
+    assert (reached.count, reached.units, reached.mean) == (5, 6, pytest.approx(0.7))
+    low, high = stats.binomtest(5, 6).proportion_ci(method="wilson")
+    assert (reached.low, reached.high) == pytest.approx((low, high))
+    by_seed = single_answer(make_study(question, null_arm=None), make_table({"outcome": outcome}))
+    assert (by_seed.reached.count, by_seed.reached.units) == (10, 12)
+    fallen = RISES | {"expect": "falls", "criterion": 0.3}
+    assert single_answer(make_study(fallen, null_arm=None), table).reached.count == 0
+
+
+def test_the_null_arm_is_taken_where_it_has_moved_as_far() -> None:
+    """The null arm moves twice as far per step: at half of its way its measure has changed by .1."""
+    values = make_table({"outcome": eight_seeds(0.2, 0.9), "random": [[0.2, 0.4]] * 8})
+    moved = make_table({"outcome": [[0.0, 1.0]] * 8, "random": [[0.0, 2.0]] * 8}, "kl")
+    study = make_study(RISES)
+    assert single_answer(study, join(values, moved)).null.effect == pytest.approx(0.2)
+    study = study.model_copy(update={"null_at": "kl"})
+    answer = single_answer(study, join(values, moved))
+    assert answer.null.effect == pytest.approx(0.1)
+    assert answer.beyond_null.effect == pytest.approx(0.7 - 0.1)
+    assert answer.null_point == "the KL of outcome at step 10"
+    still = make_table({"outcome": [[0.0, 1.0]] * 8, "random": [[0.0, 0.5]] * 8}, "kl")
+    assert single_answer(study, join(values, still)).null.effect is None  # never that far
+
+
+def test_ratios_over_few_events_are_not_averaged_and_cut_intervals_are_marked() -> None:
+    measure = "rule.disclosure"
+    table = make_table({"outcome": eight_seeds(0.2, 0.9)}, measure)
+    few = Table(replace(row, n=3 if row.seed < 6 and row.step else 40) for row in table)
+    study = make_study(RISES | {"measure": measure}, null_arm=None)
+    assert single_answer(study, table).effect.n == 8
+    analysis = analyse_study(study, few)
+    assert analysis.answers[0].effect.n == 2
+    assert few.fewest_events("outcome", measure, 10) == 3
+    none = Table(replace(row, n=9) for row in table)
+    answer = single_answer(study, none)
+    assert answer.verdict is Verdict.UNDEFINED
+    assert "too few events" in answer.explanation
+    curve = mean_curve(
+        make_table({"outcome": [[0.2, 1.0], [0.2, 0.7]]}, measure), "outcome", measure
+    )
+    assert (curve.high[1], curve.is_cut) == (1.0, (False, True))
 
 
 # --- simulated studies: error rates of the verdicts ------------------------------------------

@@ -237,11 +237,15 @@ def _answer_for_all(
         undefined = replace(empty, effect=replace(empty.effect, reason=reason))
         return replace(undefined, not_informative=others)
 
-    def weakness(answer: Answer) -> float:
-        """The larger, the weaker the evidence: p, or the end of the interval farthest from zero for `unchanged`."""
-        ends = [abs(end) for end in (answer.effect.low, answer.effect.high) if end is not None]
-        value = answer.p if question.margin is None else max(ends, default=None)
-        return math.inf if value is None else value
+    def weakness(answer: Answer) -> tuple[float, float]:
+        """The larger, the weaker the evidence: p, then the smaller effect; for `unchanged`, the end of the interval
+        that is farthest from zero."""
+        effect, low, high = (
+            own or 0.0 for own in (answer.effect.effect, answer.effect.low, answer.effect.high)
+        )
+        if question.margin is not None:
+            return max(abs(low), abs(high)), 0.0
+        return math.inf if answer.p is None else answer.p, -abs(effect)
 
     weakest = max(answers.values(), key=weakness)
     return replace(weakest, question=question, by_monitor=answers, not_informative=others)
