@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.study.synthetic_study import TREE, make_table
+from tests.study.synthetic_study import TREE, make_row, make_table
 
 from glasshouse.cli.app import main
 from glasshouse.config.loading import dump_yaml, parse_yaml
@@ -19,8 +20,10 @@ from glasshouse.study.freeze import (
     freeze_study,
     list_amendments,
 )
+from glasshouse.study.records import hash_model
 from glasshouse.study.report import publish_study, write_report
 from glasshouse.study.spec import load_study, parse_study
+from glasshouse.study.table import Table
 
 STUDY = """\
 title: Outcome RL on a leaked hint
@@ -91,11 +94,39 @@ def test_comments_layout_and_words_are_no_amendments_but_settings_are(file: Path
     assert list_amendments(load_study(file).subset(None, 2))[0].startswith("seeds: ")
 
 
-def test_a_frozen_file_is_frozen_once_and_its_copy_cannot_be_edited(file: Path) -> None:
+def test_commit_bases_pilot_and_earlier_freezes_are_registered(file: Path) -> None:
+    pilot = file.with_name("pilot.jsonl")
+    rows = [
+        make_row("outcome", 0, step, name, 0.5) for step in (0, 9) for name in ("reliance", "x")
+    ]
+    Table(rows).save(pilot)
+    first = freeze_study(file, DAY, pilot=pilot)
+    assert first.content["base_sha256"]["leaked-hint-0"] == hash_model("leaked-hint-0")
+    assert re.match(r"[0-9a-f]{7,}", first.content["commit"])
+    assert [line.split(": ")[1] for line in first.content["pilot"]] == ["reliance 0.5"] * 2
+    file.write_text(file.read_text().replace("steps: 40", "steps: 50", 1))
+    with pytest.raises(ConfigError, match="--again"):
+        freeze_study(file)
+    second = freeze_study(file, again=True)
+    assert second.earlier[0]["sha256"] == first.sha256
+    assert second.earlier[0]["changed_after"] == ["config.steps: 40 → 50"]
+    study = load_study(file)
+    assert list_amendments(study) == []
+    assert "1 earlier freeze" in describe_registration(study)
+    known = {
+        ("outcome", seed): {"model": first.content["base_sha256"][study.base_of(seed)]}
+        for seed in (100, 101)
+    }
+    assert list_amendments(study, Table([], known)) == []
+    other = Table([], known | {("outcome", 101): {"model": "other"}})
+    assert list_amendments(study, other) == [
+        "leaked-hint-1: trained from other weights than the registered ones"
+    ]
+
+
+def test_the_copy_of_a_frozen_file_cannot_be_edited(file: Path) -> None:
     assert main(["study", "freeze", str(file)]) == 0
     frozen = file.read_text()
-    assert main(["study", "freeze", str(file)]) == 2
-    assert file.read_text() == frozen
     file.write_text(frozen.replace("steps: 40\n", "steps: 50\n"))
     with pytest.raises(ConfigError, match=r"frozen.*sha256"):
         load_study(file)

@@ -56,16 +56,21 @@ command_group(
 @command(
     "study freeze",
     "register a study before its runs",
-    {"STUDY.yaml": "the study file"},
-    "Writes the date, a hash and a copy of its bases, seeds, config, arms and questions into the "
-    "file. Later changes are reported as amendments.",
+    {
+        "STUDY.yaml": "the study file",
+        "--pilot FILE": "a pilot's table: its rows of the study's measures are registered as known before",
+        "--again": "register it anew before its first run; the earlier freeze stays on record",
+    },
+    "Writes the date, a hash and a copy of its bases, seeds, config, arms and questions into the file, with the "
+    "commit of the code and the SHA-256 of each base. Later changes are reported as amendments.",
     examples=["glasshouse study freeze my-study.yaml"],
 )
 def _freeze(args: argparse.Namespace) -> None:
     from glasshouse.study.freeze import describe_registration, freeze_study
     from glasshouse.study.spec import load_study
 
-    freeze_study(Path(args.study))
+    pilot = Path(args.pilot) if args.pilot else None
+    freeze_study(Path(args.study), pilot=pilot, again=args.again)
     print_safe(f"{args.study}: {describe_registration(load_study(args.study))}")
 
 

@@ -61,6 +61,8 @@ class Analysis:
     """Ordered by measure (the study's, then the companions), then by arm."""
     bases: Mapping[int, str]
     """The base of each seed."""
+    amendments: tuple[str, ...]
+    """What differs from the frozen study."""
     monitors: tuple[MonitorSummary, ...]
     """Every monitor that read the evaluation rollouts, and what each pair of the study's monitors agrees on."""
 
@@ -80,7 +82,7 @@ class Analysis:
             "title": self.study.title,
             "about": self.study.about,
             "frozen": frozen and {"date": str(frozen.date), "sha256": frozen.sha256},
-            "amendments": list_amendments(self.study),
+            "amendments": list(self.amendments),
             "headline": self.headline,
             "questions": [answer.as_dict() for answer in self.answers],
             "curves": [asdict(curve) for curve in self.curves],
@@ -110,6 +112,7 @@ def analyse_study(study: Study, table: Table) -> Analysis:
             if table.runs_of(arm, measure)
         ),
         bases=table.bases,
+        amendments=tuple(list_amendments(study, table)),
         monitors=tuple(summarize_monitors(study, table)),
     )
 

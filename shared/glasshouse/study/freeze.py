@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from glasshouse.config.loading import (
 )
 from glasshouse.errors import ConfigError
 from glasshouse.files import write_text
-from glasshouse.study.records import hash_content
+from glasshouse.study.records import hash_content, hash_model
 from glasshouse.study.spec import (
     Frozen,
     Study,
@@ -35,6 +35,7 @@ from glasshouse.study.spec import (
     parse_study,
     study_name,
 )
+from glasshouse.study.table import Table
 from glasshouse.terminal import count_noun
 
 COMMENT = (
@@ -48,28 +49,62 @@ OTHER_KEYS: dict[str, Any] = {"evaluation_problems": "shared", "null_at": "step"
 """Further keys of a study that are registered, with their defaults."""
 
 
-def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
-    """Append the section `frozen` to a study file; the rest of the file stays as it is.
+def freeze_study(
+    file: Path,
+    today: datetime.date | None = None,
+    *,
+    pilot: Path | None = None,
+    again: bool = False,
+) -> Frozen:
+    """Append the section `frozen` to a study file; the rest of the file stays as it is. `pilot`: a table whose rows of
+    the study's measures are registered as known before. `again`: also if it was frozen before, which stays on record.
 
     Example: `freeze_study(Path("studies/mine/study.yaml")).sha256`
     """
-    study = load_study(file)
-    if study.frozen is not None:
-        raise ConfigError(
-            f"{file} was frozen on {study.frozen.date}. It is frozen once: later changes are reported "
-            "as amendments. For a new study, copy the file without its section `frozen`."
-        )
+    study, earlier = load_study(file), list[dict[str, Any]]()
+    text = file.read_text().rstrip()
+    if (old := study.frozen) is not None:
+        if not again:
+            raise ConfigError(
+                f"{file} was frozen on {old.date}. Later changes are reported as amendments. To register it anew "
+                "before its first run, with this freeze on record: --again."
+            )
+        changed = {"commit": old.content.get("commit", ""), "changed_after": list_amendments(study)}
+        earlier = [*old.earlier, {"date": str(old.date), "sha256": old.sha256, **changed}]
+        text = text.partition(f"\n{COMMENT}\n")[0].rstrip()
     check_seeds_are_fresh(study, file)
-    content = registered_content(study)
+    content = registered_content(study) | {
+        "commit": _find_commit(),
+        "base_sha256": {base: hash_model(base) for base in study.bases},
+        "pilot": _list_pilot(pilot, study) if pilot else [],
+    }
     date = today or datetime.datetime.now(datetime.UTC).date()
-    frozen = Frozen(date=date, sha256=hash_content(content), content=content)
+    frozen = Frozen(
+        date=date, sha256=hash_content(content), content=content, earlier=tuple(earlier)
+    )
     section = dump_yaml({"frozen": frozen.model_dump(mode="json")}, width=100)
-    text = f"{file.read_text().rstrip()}\n\n{COMMENT}\n{section}"
+    text = f"{text}\n\n{COMMENT}\n{section}"
     parsed = parse_study(parse_yaml(text), str(file))
     if parsed.frozen != frozen or list_amendments(parsed):
         raise ConfigError(f"{file} cannot be frozen: a section at its end would not be read back.")
     write_text(file, text)
     return frozen
+
+
+def _find_commit() -> str:
+    from glasshouse.models.sources import source_commit  # imports torch
+
+    return source_commit()
+
+
+def _list_pilot(file: Path, study: Study) -> list[str]:
+    """One line per row of the study's measures in a pilot's table."""
+    named = set(study.named_measures())
+    return [
+        f"{row.arm} {row.base} seed {row.seed} step {row.step}: {row.measure} {row.value}"
+        for row in Table.load(file)
+        if row.measure in named
+    ]
 
 
 def registered_content(study: Study) -> dict[str, Any]:
@@ -102,8 +137,9 @@ def registered_content(study: Study) -> dict[str, Any]:
     return copy
 
 
-def list_amendments(study: Study) -> list[str]:
-    """What differs from the frozen content, one line each; empty if nothing does or if it is not frozen.
+def list_amendments(study: Study, table: Table | None = None) -> list[str]:
+    """What differs from the frozen content, one line each; empty if nothing does or if it is not frozen. With the
+    table, also bases whose weights differ from the registered ones.
 
     Example: `["config.steps: 30 → 50", "arms.kl: added"]`
     """
@@ -119,18 +155,25 @@ def list_amendments(study: Study) -> list[str]:
             changes.append(f"{key}: added ({_show(new[key])})")
         elif old[key] != new[key]:
             changes.append(f"{key}: {_show(old[key])} → {_show(new[key])}")
-    return changes
+    registered = study.frozen.content.get("base_sha256", {})
+    for (_, seed), record in table.records.items() if table is not None else ():
+        base = study.base_of(seed)
+        if base in registered and record["model"] != registered[base]:
+            changes.append(f"{base}: trained from other weights than the registered ones")
+    return list(dict.fromkeys(changes))
 
 
-def describe_registration(study: Study) -> str:
-    """Whether the file was frozen, when, and how many amendments there are."""
+def describe_registration(study: Study, amendments: Sequence[str] = ()) -> str:
+    """Whether the file was frozen, when and with which code, and how many amendments there are."""
     if study.frozen is None:
         return (
             "The study file was not frozen: questions, seeds and horizon may have been chosen after a "
             "look at results."
         )
-    amendments = list_amendments(study)
-    stamp = f"Frozen on {study.frozen.date} (sha256 {study.frozen.sha256[:12]})"
+    commit, earlier = study.frozen.content.get("commit"), len(study.frozen.earlier)
+    stamp = f"Frozen on {study.frozen.date} (sha256 {study.frozen.sha256[:12]}"
+    stamp += f", code {commit})" if commit else ")"
+    stamp += f", after {count_noun(earlier, 'earlier freeze')}" if earlier else ""
     if not amendments:
         return f"{stamp}; no amendments."
     return f"{stamp}; {count_noun(len(amendments), 'amendment')} since then:"

@@ -22,7 +22,7 @@ from glasshouse.study.answers import Answer
 from glasshouse.study.contrasts import SeedMean
 from glasshouse.study.evaluations import ROLLOUTS_FILE
 from glasshouse.study.figures import plan_figures, save_figures
-from glasshouse.study.freeze import describe_registration, list_amendments
+from glasshouse.study.freeze import describe_registration
 from glasshouse.study.sentences import (
     format_effect,
     format_p_holm,
@@ -163,8 +163,8 @@ def render_study(
 
 def _render_results(analysis: Analysis) -> Iterator[str]:
     """Whether the file was frozen before its runs, what was amended, the headline, the table."""
-    yield describe_registration(analysis.study)
-    yield "\n".join(f"- {escape_markdown(line)}" for line in list_amendments(analysis.study))
+    yield describe_registration(analysis.study, analysis.amendments)
+    yield "\n".join(f"- {escape_markdown(line)}" for line in analysis.amendments)
     yield f"> {escape_markdown(analysis.headline)}"
     if analysis.answers:
         rows = [

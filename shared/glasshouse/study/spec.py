@@ -90,7 +90,10 @@ class Frozen(Section):
     sha256: str
     """Hash of `content`."""
     content: dict[str, Any] = Field(min_length=1)
-    """A copy of bases, seeds, config, arms and questions, so that later changes can be listed."""
+    """A copy of bases, seeds, config, arms and questions, so that later changes can be listed; the commit of the code,
+    the SHA-256 of each base, and what a pilot measured."""
+    earlier: tuple[dict[str, Any], ...] = ()
+    """Date, hash and commit of every earlier freeze of this file, with what was changed after it."""
 
     @model_validator(mode="after")
     def _check_hash(self) -> Self:
