@@ -24,8 +24,8 @@ from glasshouse.measurement.estimates import (
     reliance_values,
 )
 
-Report = Literal["training", "monitors", "organism", "fitted", "file"]
-"""What reports measures of given rollouts: evaluations in training; `glasshouse monitor` for the monitors of an
+Report = Literal["training", "study", "monitors", "organism", "fitted", "file"]
+"""What reports measures of given rollouts: evaluations in training; a study, of those it keeps; `glasshouse monitor` for the monitors of an
 ordinary task, of an organism, and for fitted monitors; and `glasshouse measure`."""
 
 
@@ -256,7 +256,7 @@ def step_metric(
 TRAINING = frozenset({"training"})
 LABELS, ARMS = frozenset({"labels"}), frozenset({"labels", "arms"})
 FILE, ORGANISM, WITHOUT_ARMS = ("file",), ("organism",), ("monitors", "fitted")
-IN_RUNS = ("training", "organism")
+IN_RUNS = ("training", "study", "organism")
 SHARE: dict[str, Any] = {"lower": 0.0, "upper": 1.0}
 UNBOUNDED: dict[str, Any] = {"lower": None, "upper": None}
 share = partial(number, lower=0.0, upper=1.0)
@@ -360,7 +360,7 @@ SPECS = (
         "auroc_planted",
         "AUROC, planted arm",
         monitor_values=partial(auroc_values, among_planted=True),
-        reports=IN_RUNS,
+        reports=("study", "organism"),
     ),
     at_threshold(
         "tpr", "TPR", monitor_values=partial(rate_values, "disclosure"), reports=WITHOUT_ARMS

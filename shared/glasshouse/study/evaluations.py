@@ -174,7 +174,7 @@ def _measure_step(
         scores.append(Scores.from_outputs(name, outputs, no_threshold=fitted.no_threshold))
     uses = int(columns.behaviour[columns.planted].sum())
     rarer = min(uses, int(columns.planted.sum()) - uses)
-    for name, found in measure(columns, "training", scores, resamples=0).measures.items():
+    for name, found in measure(columns, "study", scores, resamples=0).measures.items():
         events = rarer if found.id == "auroc_planted" else found.n
         yield Value(step, name, found.value, events if found.monitor else None)
     flags = {
