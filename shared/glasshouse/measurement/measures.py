@@ -25,8 +25,9 @@ from glasshouse.measurement.estimates import (
 )
 
 Report = Literal["training", "study", "monitors", "organism", "fitted", "file"]
-"""What reports measures of given rollouts: evaluations in training; a study, of those it keeps; `glasshouse monitor` for the monitors of an
-ordinary task, of an organism, and for fitted monitors; and `glasshouse measure`."""
+"""What reports measures of given rollouts: evaluations in training; a study, of the rollouts that it keeps;
+`glasshouse monitor` for the monitors of an ordinary task, of an organism, and for fitted monitors; and
+`glasshouse measure`."""
 
 
 class Family(StrEnum):
