@@ -82,6 +82,11 @@ push: ## EXP=example.rl: push its image to the registry in .env
 runpod-template: ## EXP=example.rl: print the JSON of a RunPod template; SECRETS="HF_TOKEN"
 	@$(PYTHON) tools/images.py template "$(EXP)" -- $(ARGS)
 
+##@ Results
+.PHONY: edition
+edition: $(VENV)/.ready ## compute all studies again and publish them, old and new verdicts side by side; resumable; ARGS="--only ladder"
+	@$(BIN)/python -m tools.edition $(ARGS)
+
 ##@ Proofs and measurements (times on two quiet cores)
 .PHONY: proofs
 proofs: $(VENV)/.ready ## slow proofs and a summary (4 h); ONLY=list names them, ONLY="resume hosts" runs some, ARGS="…" for one

@@ -36,6 +36,10 @@ PUBLISHED = {file: file.parent for file in STUDIES} | {
     file: file.parent / file.stem.replace("study", "results") for file in EXPERIMENTS
 }
 """The folder of the published results of each study."""
+EDITIONS = sorted(
+    f for folder in ("studies", "training") for f in (ROOT / folder).glob("*/edition*.yaml")
+)
+"""Studies of the next edition, which were not run yet."""
 SMALL = [
     "data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=40", "evaluate.problems=6",
     "evaluate.samples=1", "monitor.at_end=true", "monitor.problems=4", "monitor.samples=1",
@@ -74,7 +78,9 @@ def tiny_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Table]:
     return tables
 
 
-@pytest.mark.parametrize("file", PUBLISHED, ids=study_name)
+@pytest.mark.parametrize(
+    "file", [*PUBLISHED, *EDITIONS], ids=lambda file: file.parent.name + file.stem
+)
 def test_every_arm_of_a_shipped_study_can_be_built(file: Path) -> None:
     study = load_study(file)
     for arm in study.arms:

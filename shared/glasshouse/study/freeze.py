@@ -41,11 +41,20 @@ from glasshouse.terminal import count_noun
 COMMENT = (
     "# Written by `glasshouse study freeze`. Later changes of this file are reported as amendments."
 )
-STUDY_FILES = ("studies/*/study.yaml", "training/*/study*.yaml")
+STUDY_FILES = tuple(
+    f"{folder}/*/{kind}*.yaml"
+    for folder in ("studies", "training")
+    for kind in ("study", "edition")
+)
 """Where other study files are, from up to three folders above a study file; and beside it."""
 
 
-OTHER_KEYS: dict[str, Any] = {"evaluation_problems": "shared", "null_at": "step", "monitors": []}
+OTHER_KEYS: dict[str, Any] = {
+    "evaluation_problems": "shared",
+    "null_at": "step",
+    "monitors": [],
+    "prepare": {},
+}
 """Further keys of a study that are registered, with their defaults."""
 
 

@@ -223,4 +223,4 @@ def _train(run: StudyRun, only_check: bool, send: Send) -> dict[str, Any]:
         raise SystemExit("it was interrupted")
     if run.config.monitor.at_end:
         monitor_run(summary["run"], first_and_last=True, progress=False)
-    return summary | {"record": describe_run(run.config)}
+    return summary | {"record": describe_run(run)}

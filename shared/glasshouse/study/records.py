@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from glasshouse.config.schema import Config
 from glasshouse.files import compute_checksum
 from glasshouse.models.folders import find_model
 
+if TYPE_CHECKING:
+    from glasshouse.study.spec import StudyRun
+
 Record = Mapping[str, Any]
-NO_EFFECT = {"out", "threads", "log_every", "trackers"}
-"""Config keys on which no result depends."""
+NO_EFFECT = {"out", "threads", "log_every", "trackers", "model"}
+"""Config keys on which no result depends; the model is that of the study's base, which has its own hash."""
 MODEL_FILES = (
     "*.safetensors",
     "config.json",
@@ -33,10 +35,12 @@ def hash_content(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def hash_config(config: Config) -> str:
-    """SHA-256 of everything that a run's results depend on, but its model's weights."""
-    values = config.model_dump(mode="json")
-    return hash_content({key: own for key, own in values.items() if key not in NO_EFFECT})
+def hash_settings(run: StudyRun) -> str:
+    """SHA-256 of everything that a run's results depend on, but the weights of its base."""
+    values = run.config.model_dump(mode="json")
+    prepared = run.preparation and run.preparation.model_dump(mode="json")
+    known = {key: own for key, own in values.items() if key not in NO_EFFECT}
+    return hash_content(known | {"prepare": prepared})
 
 
 def hash_model(name: str) -> str:
@@ -48,24 +52,24 @@ def hash_model(name: str) -> str:
     return hash_content({file.name: compute_checksum(file)["sha256"] for file in files})
 
 
-def describe_run(config: Config) -> dict[str, Any]:
+def describe_run(run: StudyRun) -> dict[str, Any]:
     """The record of a run that this process has trained."""
     from glasshouse.models.sources import hash_sources, software_versions, source_commit
 
     versions = software_versions()
     return {
-        "config": hash_config(config),
-        "model": hash_model(config.model),
-        "path": hash_sources(config, ())["generate.engine"]["compute path"],
+        "config": hash_settings(run),
+        "model": hash_model(run.base),
+        "path": hash_sources(run.config, ())["generate.engine"]["compute path"],
         "cpu": versions.pop("machine"),
         "versions": versions,
         "commit": source_commit(),
     }
 
 
-def is_same_run(record: Record, config: Config) -> bool:
-    """Whether a record is that of a run with this configuration and model."""
-    return record["config"] == hash_config(config) and record["model"] == hash_model(config.model)
+def is_same_run(record: Record, run: StudyRun) -> bool:
+    """Whether a record is that of a run with this configuration and base."""
+    return record["config"] == hash_settings(run) and record["model"] == hash_model(run.base)
 
 
 def gives_same_bits(one: Record | None, other: Record | None) -> bool:

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from glasshouse.config.loading import dump_yaml
 from glasshouse.errors import ConfigError, RunError, did_you_mean
 from glasshouse.files import check_output_folder, write_text
 from glasshouse.measurement.registry import lookup
@@ -209,8 +210,11 @@ def plan_runs(study: Study, out: Path) -> list[StudyRun]:
     runs = []
     for arm, seed in study.arm_seed_pairs():
         path = out / "runs" / arm / f"seed-{seed}"
-        config = study.run_config(arm, seed, path)
-        runs.append(StudyRun(arm, study.base_of(seed), seed, path, config))
+        config, base = study.run_config(arm, seed, path), study.base_of(seed)
+        prepared = study.prepare.get(arm)
+        if prepared:
+            config = config.model_copy(update={"model": str(out / "bases" / arm / base)})
+        runs.append(StudyRun(arm, base, seed, path, config, prepared))
     return runs
 
 
@@ -233,6 +237,10 @@ def train_study(
     with StudyProgress(study, console) as shown, ProcessPool(jobs) as pool:
         copied = find_known_runs(runs, known, shown) if known else {}
         unfinished = [run for run in runs if not run.is_finished and run.name not in copied]
+        if any(run.preparation for run in unfinished):
+            out.mkdir(parents=True, exist_ok=True)
+            write_text(out / STUDY_FILE, dump_study(study))
+            prepare_bases(unfinished, shown)
         # build one run per new arm and base, so that any error is reported before training starts
         new = {(r.arm, r.base): r for r in reversed(unfinished) if r.arm not in known_arms}
         for _ in pool.train(reversed(new.values()), only_check=True):
@@ -274,6 +282,28 @@ def train_study(
     return table
 
 
+def prepare_bases(runs: Sequence[StudyRun], shown: StudyProgress) -> None:
+    """Continue the bases of prepared arms by supervised training; finished ones are skipped."""
+    from glasshouse.training.sft import sft  # imports torch
+
+    for run in runs:
+        folder, settings = Path(run.config.model), run.preparation
+        if settings is None or folder.exists():
+            continue
+        shown.print(
+            f"continuing {run.base} for {run.arm}: {settings.steps} supervised steps", "dim"
+        )
+        recipe = (
+            folder.parent / "recipe.yaml"
+        )  # its name keys the demonstrations, the same in every arm
+        recipe.parent.mkdir(parents=True, exist_ok=True)
+        write_text(recipe, dump_yaml({"mixture": settings.mixture}))
+        overrides = {"steps": settings.steps, "learn.learning_rate": settings.learning_rate}
+        sft(
+            run.base, str(recipe), folder, overrides, batch_size=settings.batch_size, progress=False
+        )
+
+
 def find_known_runs(
     runs: Sequence[StudyRun], file: Path, shown: StudyProgress
 ) -> dict[str, tuple[Table, list[Row]]]:
@@ -286,7 +316,7 @@ def find_known_runs(
     measured, found = {(row.arm, row.seed) for row in table}, {}
     for run in runs:
         record = table.records.get((run.arm, run.seed))
-        if not run.is_finished and record and is_same_run(record, run.config):
+        if not run.is_finished and record and is_same_run(record, run):
             own = table.subset([run.arm], [run.seed])
             found[run.name] = own, kept.get((run.arm, run.seed), [])
     others = sum(

@@ -82,6 +82,16 @@ class Question(Section):
         return self
 
 
+class Preparation(Section):
+    """Supervised training that continues every base of an arm before RL (`glasshouse sft`)."""
+
+    mixture: list[dict[str, Any]] = Field(min_length=1)
+    """The demonstrations, as in a recipe."""
+    steps: int = Field(ge=1)
+    batch_size: int = Field(32, ge=1)
+    learning_rate: float = Field(1e-3, gt=0)
+
+
 class Frozen(Section):
     """What was registered, when, and a hash of it; written by `glasshouse study freeze`."""
 
@@ -114,6 +124,7 @@ class StudyRun:
     seed: int
     path: Path
     config: Config
+    preparation: Preparation | None = None
 
     @property
     def name(self) -> str:
@@ -147,6 +158,8 @@ class Study(Section):
     """What all runs share, with the keys of any configuration file."""
     arms: dict[str, dict[str, Any]] = Field(min_length=1)
     """What differs, by arm: nested or dotted keys."""
+    prepare: dict[str, Preparation] = Field({})
+    """By arm: supervised training before RL. Prepared arms stay paired: the same base of a seed is continued."""
     control: str = ""
     """The reference arm of questions without `against`. Empty: the first arm."""
     null_arm: str | None = None
@@ -211,6 +224,7 @@ class Study(Section):
                 named.append((f"questions.{number}.against", reference))
             if null_arm:
                 named.append((f"questions.{number}.null_arm", null_arm))
+        named += [("prepare", arm) for arm in self.prepare]
         for key, arm in named:
             if arm not in self.arms:
                 raise ValueError(
@@ -273,6 +287,7 @@ class Study(Section):
         following = range(self.seeds[-1] + 1, self.seeds[-1] + 1 + (seeds or 0))
         tree = self.model_dump() | {
             "arms": {arm: self.arms[arm] for arm in chosen},
+            "prepare": {arm: own for arm, own in self.prepare.items() if arm in chosen},
             "control": self.control if self.control in chosen else "",
             "null_arm": self.null_arm if self.null_arm in chosen else None,
             "questions": questions,
@@ -303,8 +318,8 @@ def format_seeds(seeds: Sequence[int]) -> str:
 
 
 def study_name(file: Path) -> str:
-    """The file's name, or that of its folder for a `study.yaml`."""
-    return file.resolve().parent.name if file.stem == "study" else file.stem
+    """The file's name, or that of its folder for a `study.yaml` or its next edition."""
+    return file.resolve().parent.name if file.stem in ("study", "edition") else file.stem
 
 
 def load_study(
