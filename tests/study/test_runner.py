@@ -231,9 +231,9 @@ def test_more_seeds_reuse_finished_runs_and_only_small_files_remain(
 def test_warnings_of_runs_reach_the_console_once_and_are_counted(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No completion of the mock model ends within four tokens."""
+    """No completion of the mock model ends within one token."""
     monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InProcessPool)
-    study = load_study(file, ["steps=1", "evaluate.every=1", "generate.max_tokens=4"])
+    study = load_study(file, ["steps=1", "evaluate.every=1", "generate.max_tokens=1"])
     result = run_study(study, tmp_path / "out")
     printed = capsys.readouterr().out
     assert result.warnings == {"cut completions": 4}
@@ -311,13 +311,13 @@ SMALL = [
 
 def make_run(out: Path, *overrides: str) -> StudyRun:
     config = load_config([], [*SMALL, f"out={out}", *overrides])
-    return StudyRun(out.name, "mock", 0, out, config)
+    return StudyRun(out.name, config.model, 0, out, config)
 
 
 def test_a_worker_is_reused_after_an_error_and_saves_its_run_on_ctrl_c(tmp_path: Path) -> None:
     """test_runner.py kills the process of the pool: the worker saves its run then, too."""
     with suppress(KeyboardInterrupt), ProcessPool(1) as pool:
-        with pytest.raises(RunError, match=r'^The run bad seed 0 \(mock\): .*"nowhere"'):
+        with pytest.raises(RunError, match=r'^The run bad seed 0 \(nowhere\): .*"nowhere"'):
             list(pool.train([make_run(tmp_path / "bad", "model=nowhere")]))
         [worker] = pool.workers
         events = list(pool.train([make_run(tmp_path / "short", "steps=1")]))
