@@ -59,6 +59,7 @@ def execute(notebook: Any, python: str) -> None:
         kernel = Path(folder) / "kernels" / "glasshouse"
         kernel.mkdir(parents=True)
         command = [os.path.abspath(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        command.append("--IPKernelApp.log_level=ERROR")
         spec = {"argv": command, "display_name": "Glasshouse", "language": "python"}
         (kernel / "kernel.json").write_text(json.dumps(spec))
         specs = KernelSpecManager(kernel_dirs=[str(kernel.parent)])

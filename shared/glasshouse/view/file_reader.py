@@ -18,7 +18,6 @@ from typing import Any
 
 from glasshouse.errors import GlasshouseError
 from glasshouse.measurement.file import RolloutFile
-from glasshouse.measurement.registry import Family
 from glasshouse.monitors.base import Monitor
 from glasshouse.runs.rows import Row, to_row
 from glasshouse.runs.run_directory import stamp_file
@@ -27,7 +26,7 @@ from glasshouse.terminal import count_noun
 from glasshouse.view.measured import summarize_measures
 from glasshouse.view.rollout_index import Frame
 from glasshouse.view.run_measures import collect_measures, metric_columns
-from glasshouse.view.run_reader import RunLocation
+from glasshouse.view.run_reader import NOTHING, RunLocation
 from glasshouse.view.text_monitors import Verdict
 
 BATCH = 512
@@ -134,25 +133,16 @@ class FileReader:
         rollouts = count_noun(summary.get("rollouts", 0), "rollout")
         damage = {"file": self.location.path.name, "problem": problem.rstrip("."), "remedy": ""}
         return {
+            **NOTHING,
             **describe_file(self.location, self.file.source.format.name),
             "version": self.version,
             "tabs": ["overview", *([""] if len(cells) > 1 else []), "rollouts", "problems"],
             "facts": f"{rollouts}, format {self.file.source.format.name}",
-            "config_text": "",
-            "families": [family.value for family in Family if family],
             "metrics": metric_columns([]),
             "measures": collect_measures([], summary),
             "names": {cell["step"]: cell["name"] for cell in cells},
-            "notebook": "",
-            "marks": [],
             "checkpoints": self.checkpoints,
-            "verdict": summary.get("verdict", ""),
-            "said": summary.get("said", []),
-            "unsaid": summary.get("unsaid", []),
-            "settings": summary.get("settings", {}),
-            "versions": {},
-            "notes": [],
-            "commands": {},
+            **{n: summary[n] for n in ("verdict", "said", "unsaid", "settings") if n in summary},
             "damage": [damage] if problem else [],
         }
 

@@ -65,6 +65,13 @@ NOTEBOOK, MAX_NOTEBOOK = "NOTES.md", 100_000
 LOCKS_FILE = Path("/proc/locks")
 UNMARKED_EVENTS = ("audit", "prune")
 """Events that are not drawn as a mark."""
+NOTHING: Mapping[str, Any] = {
+    **dict.fromkeys(("config_text", "notebook", "verdict"), ""),
+    **dict.fromkeys(("said", "unsaid", "notes", "marks", "damage"), ()),
+    **{name: {} for name in ("names", "settings", "versions", "commands")},
+    "families": [family.value for family in Family if family],
+}
+"""What the page of a run or of a file may lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,20 +236,16 @@ class RunReader:
         named = describe_run(self.location, self.config)
         facts = "{task} ({style}), {algorithm} on {model}, seed {seed}".format(**named)
         return {
+            **NOTHING,
             **named,
             "tabs": ["overview", "", "rollouts", "problems"],
             "facts": f"{facts} · step {self.step} of {steps}",
-            "names": {},
-            "said": [],
-            "unsaid": [],
-            "settings": {},
             "status": self.status,
             "step": self.step,
             "steps": steps,
             "seconds_left": left,
             "version": self.version,
             "config_text": self.config_text,
-            "families": [family.value for family in Family if family],
             "metrics": metric_columns(self.metrics.rows),
             "measures": measures,
             "marks": [

@@ -12,7 +12,6 @@ import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from glasshouse.errors import RunError, install_command
 from glasshouse.tables import list_files
@@ -68,8 +67,6 @@ def serve(
     shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     query = f"?token={token}" if token else ""
     address = f"http://{shown}:{listener.getsockname()[1]}/{query}"
-    if len(runs) == 1 and runs[0].is_file:
-        address += f"#/run/{quote(runs[0].id, safe='')}/overview"
     files = sum(run.is_file for run in runs)
     found = [count_noun(len(runs) - files, "run")] if len(runs) > files or not files else []
     found += [count_noun(files, "source") + " of rollouts"] if files else []

@@ -130,7 +130,7 @@ class LineChart {
 
   private resize(): void {
     const width = Math.floor(this.svg.getBoundingClientRect().width);
-    const height = this.element.popover === null ? HEIGHT : Math.max(HEIGHT, Math.floor(window.innerHeight * ENLARGED));
+    const height = this.element.popover === null ? HEIGHT : Math.floor(Math.min(window.innerHeight * ENLARGED, Math.max(HEIGHT, width)));
     if (width <= 0 || (width === this.width && height === this.height)) return;
     [this.width, this.height] = [width, height];
     this.draw();

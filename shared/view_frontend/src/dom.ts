@@ -22,11 +22,7 @@ function append(element: Element, children: (Child | Child[])[]): void {
 }
 
 /** An HTML element: `h("p", { class: "note" }, "text")`. */
-export function h<K extends keyof HTMLElementTagNameMap>(
-  tag: K,
-  attributes: Attributes = {},
-  ...children: (Child | Child[])[]
-): HTMLElementTagNameMap[K] {
+export function h<K extends keyof HTMLElementTagNameMap>(tag: K, attributes: Attributes = {}, ...children: (Child | Child[])[]): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
   setAttributes(element, attributes);
   append(element, children);
@@ -34,11 +30,7 @@ export function h<K extends keyof HTMLElementTagNameMap>(
 }
 
 /** An SVG element. */
-export function s<K extends keyof SVGElementTagNameMap>(
-  tag: K,
-  attributes: Attributes = {},
-  ...children: (Child | Child[])[]
-): SVGElementTagNameMap[K] {
+export function s<K extends keyof SVGElementTagNameMap>(tag: K, attributes: Attributes = {}, ...children: (Child | Child[])[]): SVGElementTagNameMap[K] {
   const element = document.createElementNS(SVG, tag);
   setAttributes(element, attributes);
   append(element, children);
@@ -51,17 +43,8 @@ export function replace(element: Element, ...children: (Child | Child[])[]): voi
 }
 
 /** A select with labelled options. */
-export function select(
-  label: string,
-  value: string,
-  options: [string, string][],
-  onchange: (value: string) => void,
-): HTMLLabelElement {
-  const control = h(
-    "select",
-    { onchange: () => onchange(control.value) },
-    options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)),
-  );
+export function select(label: string, value: string, options: [string, string][], onchange: (value: string) => void): HTMLLabelElement {
+  const control = h("select", { onchange: () => onchange(control.value) }, options.map(([key, text]) => h("option", { value: key }, text)));
   control.value = value;
   return h("label", { class: "field" }, h("span", {}, label), control);
 }
@@ -95,12 +78,7 @@ export async function show<T>(root: Element, answer: Promise<T>, draw: (answer: 
 
 /** A box that says what is going on when there is nothing to show. */
 export function notice(kind: "empty" | "loading" | "error", title: string, ...detail: Child[]): HTMLDivElement {
-  return h(
-    "div",
-    { class: `notice ${kind}`, role: kind === "error" ? "alert" : "status" },
-    h("strong", {}, title),
-    detail.length ? h("p", {}, ...detail) : null,
-  );
+  return h("div", { class: `notice ${kind}`, role: kind === "error" ? "alert" : "status" }, h("strong", {}, title), detail.length ? h("p", {}, ...detail) : null);
 }
 
 /** A part of the page that follows the address until it is destroyed. */

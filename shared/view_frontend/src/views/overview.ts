@@ -126,5 +126,5 @@ function trainingBlock(run: Run): HTMLElement {
       h("pre", { class: "config", tabindex: 0 }, "glasshouse train --config config.yaml out=again\nglasshouse monitor again\nglasshouse report again"),
       copyButton("Copy the configuration", () => run.config_text),
       h("pre", { class: "config", tabindex: 0 }, run.config_text)),
-    facts("Versions", run.versions), facts("Commands", run.commands));
+    facts("Versions and commands", { ...run.commands, ...run.versions }));
 }

@@ -66,6 +66,12 @@ function selectRuns(runs: Overview[], params: URLSearchParams, sort: string): Ov
     });
 }
 
+/** The page of the only study or run that is served. */
+function onlyPage({ runs, studies }: RunList): string | null {
+  if (studies.length === 1 && runs.every((r) => r.study === studies[0])) return link("study", studies[0]!);
+  return runs.length === 1 && !studies.length ? link("run", runs[0]!.id, runs[0]!.status === "file" ? "overview" : "") : null;
+}
+
 export function runsView(root: HTMLElement, onlive: (connected: boolean) => void): View {
   let list: RunList | null = null;
   const search = h("input", { type: "search", placeholder: "name, task, model…", "aria-label": "Filter runs", oninput: () => setParams({ text: search.value }) });
@@ -78,6 +84,8 @@ export function runsView(root: HTMLElement, onlive: (connected: boolean) => void
   const load = async (): Promise<void> => {
     try {
       list = await get<RunList>("runs");
+      const only = location.hash ? null : onlyPage(list);
+      if (only) return location.replace(only);
       render();
     } catch (error) {
       if (!list) replace(body, notice("error", "The runs cannot be read.", (error as Error).message));
