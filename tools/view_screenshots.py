@@ -54,7 +54,8 @@ def main() -> int:
     if not CHROMIUM:
         print("error: install chromium (Debian: apt-get install chromium).", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory() as folder:
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / "build", prefix="view-") as folder:
         run: Path = args.run or train_example(Path(folder) / "trained" / "sum_digits-grpo-1")
         served = Path(folder) / "runs"
         served.mkdir()
@@ -82,10 +83,9 @@ def main() -> int:
 
 
 def train_example(out: Path) -> Path:
-    script = ROOT / "training" / "example.rl" / "train.py"
-    subprocess.run(
-        [sys.executable, str(script), "evaluate.every=10", f"out={out}"], cwd=ROOT, check=True
-    )
+    options = ["evaluate.every=10", f"out={out.relative_to(ROOT)}"]  # NOTES.md shows them
+    command = [sys.executable, "training/example.rl/train.py", *options]
+    subprocess.run(command, cwd=ROOT, check=True)
     subprocess.run([sys.executable, "-m", "glasshouse", "monitor", str(out)], cwd=ROOT, check=True)
     return out
 

@@ -30,6 +30,9 @@ def write_gallery(folder: Path) -> Iterator[Path]:
     """The folder; the first step of `plain` has hostile texts, and `running` holds its lock until the block
     ends."""
     write_run(folder / "plain", texts=[HOSTILE, "9" * 1_000_000], overrides=["seed=0"])
+    (folder / "plain" / "NOTES.md").write_text(
+        r"A **result** of \[3, 4\]. <img src=x onerror=alert(1)>"
+    )
     write_run(folder / "pair" / "seed-1", overrides=["seed=1", "learn.kl_coef=0.3"])
     write_eventful_run(folder / "failed")
     write_organism_run(folder / "organism")

@@ -52,6 +52,10 @@ def test_it_leads_with_verdict_figure_and_a_problem_before_and_after(watched: Wa
     assert legend.index("sampled") < legend.index("greedy")
     assert page.locator("figure").first.locator(".curve").count() == 2  # also of two points
     assert page.locator("figure").first.locator("circle").count() == 4
+    notes = page.locator(".page-text")
+    assert "A result of [3, 4]. <img src=x" in notes.inner_text()
+    assert notes.locator("strong").inner_text() == "result"
+    assert notes.locator("img, math").count() == 0
     order = page.evaluate(
         "['.lead', '.lead-panels', '.highlights', 'details.fold'].map("
         "(name) => document.querySelector(name).getBoundingClientRect().top)"

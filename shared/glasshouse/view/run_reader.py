@@ -61,7 +61,7 @@ TIMED_STEPS = 21
 Status = Literal["running", "finished", "interrupted", "failed", "empty"]
 PHASE_EVENTS = ("start", "resume", "end", "interrupted", "stopped", "failed", "exhausted")
 """Events that decide the status of a run."""
-NOTEBOOK, MAX_NOTEBOOK = "NOTES.md", 100_000
+NOTEBOOK, MAX_NOTEBOOK = "NOTES.md", 20_000
 LOCKS_FILE = Path("/proc/locks")
 UNMARKED_EVENTS = ("audit", "prune")
 """Events that are not drawn as a mark."""

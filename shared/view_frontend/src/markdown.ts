@@ -35,12 +35,21 @@ const parser = new Marked({
   }],
 });
 
+/** A page of our own in Markdown, in which \[ is an escaped bracket and not a formula. */
+export function renderPage(text: string): Child[] {
+  try {
+    return build(new Marked().lexer(text), { isMarked: false, names: "" });
+  } catch {
+    return [visible(text)]; // nested too deeply
+  }
+}
+
 /** The text rendered, or as it is written if `isSource`; marked places are in <mark>. */
-export function renderText(text: string, marks: TextMark[], isSource: boolean, limit = MAX_MARKDOWN): Child[] {
+export function renderText(text: string, marks: TextMark[], isSource: boolean): Child[] {
   const marked = insertMarks(text.replaceAll(/[\ue000\ue001]/g, "\ufffd"), marks);
   const names = [...new Set(marks.map((mark) => mark[2]))].join(", ");
   const state = { isMarked: false, names };
-  if (!isSource && text.length <= limit) {
+  if (!isSource && text.length <= MAX_MARKDOWN) {
     try {
       return build(parser.lexer(marked), state);
     } catch {

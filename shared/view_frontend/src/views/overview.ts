@@ -4,7 +4,7 @@ import { get, type RunStore } from "../api";
 import { ChartGrid, Cursor } from "../chart";
 import { copyButton, h, notice, replace, show, type View } from "../dom";
 import { number, plural, visible } from "../format";
-import { renderText } from "../markdown";
+import { renderPage } from "../markdown";
 import { leadPanels } from "../panels";
 import { rolloutCard } from "../rollout_card";
 import { link } from "../router";
@@ -21,7 +21,7 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
   const rollouts = h("div", {}, notice("loading", "Reading the rollouts…"));
   const tables = h("div");
   const problem = h("section", {}, h("h2", {}, "A problem before and after"), rollouts);
-  replace(root, h("h2", { class: "offscreen" }, "Overview"), empty, figures.element, notebook, problem, h("section", {}, h("h2", { class: "offscreen" }, "Tables"), tables));
+  replace(root, h("h2", { class: "offscreen" }, "Overview"), empty, figures.element, problem, notebook, h("section", {}, h("h2", { class: "offscreen" }, "Tables"), tables));
 
   const render = (): void => {
     const run = store.run;
@@ -29,7 +29,7 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
     const panels = leadPanels(run);
     figures.show(panels);
     replace(empty, panels.length || run.status === "file" ? null : notice("empty", "No held-out problem was evaluated yet.", "evaluate.problems and evaluate.every set when a run is evaluated."));
-    replace(notebook, run.notebook.trim() ? [h("h2", {}, "Notes"), ...renderText(run.notebook, [], false)] : null);
+    replace(notebook, run.notebook.trim() ? [h("h2", {}, "Notes"), ...renderPage(run.notebook)] : null);
     if (!tables.querySelector("details[open]:not(.opened)")) replace(tables, evaluationTable(run), measureTables(run), sentences("What cannot be said", run.unsaid), facts("How it was measured", run.settings), run.config_text ? trainingBlock(run) : null);
     problem.hidden = run.status === "file" && Object.keys(run.names).length < 2;
     if (shownStep === run.step) return;

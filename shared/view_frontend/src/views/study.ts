@@ -4,7 +4,7 @@ import { get } from "../api";
 import { ChartGrid, Cursor, type ChartSpec, type Line } from "../chart";
 import { h, notice, replace, show, type Child, type View } from "../dom";
 import { number } from "../format";
-import { renderText } from "../markdown";
+import { renderPage } from "../markdown";
 import { current, link, setParams } from "../router";
 import type { StudyResults } from "../types";
 import { compareView } from "./compare";
@@ -46,7 +46,7 @@ export function studyView(root: HTMLElement, id: string): View {
         h("div", { class: "toolbar" }, study.runs.length > 1 ? h("a", { class: "button primary", href: link("compare", "", "", { runs: study.runs.slice(0, MAX_RUNS).join("|") }) }, "Compare its runs") : null,
           h("span", { class: "hint" }, "Mean over seeds with Student's 95 % interval.")),
         grid.element),
-      study.text ? h("details", { class: "fold page-text" }, h("summary", {}, "The whole report: each question, arms, seeds, how to reproduce it"), renderText(study.text, [], false, Infinity)) : null);
+      study.text ? h("details", { class: "fold page-text" }, h("summary", {}, "The whole report: each question, arms, seeds, how to reproduce it"), renderPage(study.text)) : null);
   };
 
   void show(root, get<StudyResults>("study", { study: id }), (answer) => { study = answer; draw(); }, "The study cannot be read.");
