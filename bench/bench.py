@@ -23,17 +23,20 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kernel_gemm import measure_gemm
 from rich.console import Console
 from rich.table import Table
 from worker_process import FOLDER, WorkerProcess
 from workload import REGIMES, Workload
 
 from glasshouse.files import write_text
+from glasshouse.kernel.build import find_variant
 
 ONE_PROCESS, SKIPPING = "glasshouse", "glasshouse, skipping"
 """In one process: without skipping, which is the work that TRL does, and with rows of zero advantage
@@ -110,12 +113,16 @@ def summarize(steps: list[dict[str, Any]]) -> dict[str, Any]:
     def median_of(name: str) -> float:
         return statistics.median(step[name] for step in steps)
 
+    def median_of_each(kind: str) -> dict[str, float]:
+        return {name: statistics.median(s[kind][name] for s in steps) for name in steps[-1][kind]}
+
     return {
         "step_seconds": median_of("seconds"),
         "step_seconds_each": [round(step["seconds"], 4) for step in steps],
         "step_cpu_seconds": median_of("cpu_seconds"),
         "tokens_per_step": median_of("tokens"),
         "completions_per_step": steps[-1]["rows"],
+        **{kind: median_of_each(kind) for kind in ("operations", "phases") if kind in steps[-1]},
         "peak_mb": max(step["peak_mb"] for step in steps),
         **({"learned_rows": median_of("learned_rows")} if "learned_rows" in steps[-1] else {}),
     }
@@ -166,11 +173,38 @@ def print_table(title: str, measured: dict[str, Any], ratios: dict[str, Any]) ->
 def write_results(file: Path, result: dict[str, Any], rounds: int) -> None:
     head = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "load": os.getloadavg()},
+        "machine": {
+            "cpu": name_cpu(),
+            "cpus": os.cpu_count(),
+            "system": platform.platform(),
+            "load": os.getloadavg(),
+        },
         "rounds": rounds,
     }
     write_text(file, json.dumps(head | result, indent=1) + "\n")
     print(f"wrote {file}")
+
+
+def name_cpu() -> str:
+    """The model of the CPU, and the widest registers that torch and the kernel use."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        return f"{names[0] if names else platform.machine()} ({find_variant()})"
+    return platform.machine()
+
+
+def compute_gemm_shares(model: str, measured: dict[str, Any]) -> dict[str, float]:
+    """The share of its own GEMM speed that the kernel reaches in each phase, in one process with one thread."""
+    ours, gemm = measured[ONE_PROCESS], measure_gemm(model)
+    shares = {
+        phase: ours["operations"][phase] / 1e9 / speed / ours["phases"][phase]
+        for phase, speed in gemm.items()
+        if ours["operations"]
+    }
+    for phase, share in shares.items():
+        print(f"{phase}: {share:.0%} of the kernel's own GEMM speed, {gemm[phase]:.0f} GFLOP/s")
+    return shares
 
 
 def losses_agree() -> bool:
@@ -211,8 +245,11 @@ def main() -> int:
         measured = measure(work, options)
         ratios = compute_ratios(measured)
         print_table(f"{regime}: {REGIMES[regime]}", measured, ratios)
+        shares = compute_gemm_shares(work.model, measured)
         regimes[regime] = {"work": asdict(work), "contenders": measured, "ratios": ratios}
+        regimes[regime] |= {"gemm_shares": shares}
     write_results(options.out, {"regimes": regimes}, options.rounds)
+    print(f"{name_cpu()}, {os.cpu_count()} cores")
     return 0
 
 

@@ -16,10 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kernel_gemm import count_operations
 from worker_process import Port, Reply
 from workload import STYLE, Workload
 
 from glasshouse import randomness
+from glasshouse.runs.rollout_log import read_rows
 from glasshouse.runs.run_directory import RunDirectory
 from glasshouse.track.trackers import start_trackers
 from glasshouse.training.loop import run_training_loop
@@ -84,7 +86,15 @@ class GlasshouseWorker:
             "rows": rows,
             "learned_rows": metrics["learned_rows"],
             "phases": {k: v for k, v in metrics["timing"].items() if isinstance(v, float)},
+            "operations": self.count_operations(steps),
         }
+
+    def count_operations(self, step: int) -> dict[str, float]:
+        """Of the matrix products that this step needed, for a model that the kernel computes."""
+        if not self.run.computed_by.startswith("kernel"):
+            return {}
+        rows = list(read_rows(self.run.directory.path, "train", after=step - 1))
+        return count_operations(self.work.model, rows)
 
     def generate(self) -> Reply:
         """Generates for the prompts of the first step in the run's chunks, each time with new noise."""

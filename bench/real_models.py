@@ -4,13 +4,12 @@
     python bench/real_models.py --model smollm2 --rounds 2 --out build/bench/real_models.json
     python bench/real_models.py --contenders full lora 2+2 --rounds 3       # without TRL
 
-16 problems × 8 samples of up to 64 tokens, float32, two cores. Both sides are set up as in bench.py. They take
-turns, each time in a new process, so that one of them is in memory at a time. The third step of each process counts:
-in the first two ours still obtains memory from the system, in the second because the optimizer's state is created at
-the end of the first. The durations of all three are recorded. TRL uses two threads and 8 microbatches (one
-microbatch needs more than 24 GB). Ours learns from all rows, as TRL does: by default it would leave out rows of zero
-advantage, and SmolLM2, which does not solve this task, would have no others. The KL metric is measured every tenth
-step, its default for large models, so not in the steps that count.
+16 problems × 8 samples of up to 64 tokens, two cores, float32 but for `bf16`. Both sides are set up as in bench.py:
+all weights beside TRL with all weights, LoRA beside TRL with the same adapters. They take turns, each time in a new
+process, so that one of them is in memory at a time. The mean of all three steps of a process counts. TRL uses two
+threads and 8 microbatches (one microbatch needs more than 24 GB). Ours learns from all rows, as TRL does: by default it
+would leave out rows of zero advantage, and SmolLM2, which does not solve this task, would have no others. The KL metric
+is measured in the first step and then every tenth, its default for large models.
 
 The share of GEMM speed is that of gemm.py, which runs before and after each of our steps, since the speed of a
 shared machine changes from minute to minute: the median of these runs counts. The share of the fastest calls is
@@ -40,7 +39,7 @@ from glasshouse.models.shared_prefix import count_common_tokens
 from glasshouse.tasks.base import make_task
 
 STEPS = 3
-"""Of each process; the last one counts."""
+"""Of each process; all count."""
 CONTENDERS: dict[str, dict[str, Any]] = {
     "full": {"threads": 2, "skip": False},
     "lora": {"threads": 2, "skip": False, "learn": {"lora_rank": 16}},
@@ -48,9 +47,13 @@ CONTENDERS: dict[str, dict[str, Any]] = {
         "threads": 1, "skip": False, "backend": "monarch", "chunk_size": 8, "gradient_blocks": 2,
         "monarch": {"generators": 2, "learners": 2},
     },
+    "bf16": {"threads": 2, "skip": False, "dtype": "bfloat16"},
     "TRL": {"threads": 2, "cache": "dynamic", "microbatches": 8},
+    "TRL lora": {"threads": 2, "cache": "dynamic", "microbatches": 8, "lora_rank": 16},
 }  # fmt: skip
-"""Ours in one process with two threads, the same with LoRA, on four processes; TRL in its best setting."""
+"""Ours in one process with two threads, the same with LoRA, on four processes, in bfloat16; TRL in its best setting,
+and the same with LoRA."""
+RIVALS = {"full": "TRL", "2+2": "TRL", "bf16": "TRL", "lora": "TRL lora"}
 Gemm = dict[str, dict[str, dict[str, dict[str, float]]]]
 """Seconds per token by phase, yardstick, `median` or `fastest`, and part of the model, of one run of gemm.py."""
 
@@ -63,21 +66,24 @@ def measure(
     gemm: list[Gemm] = []
     for number in range(rounds):
         for name in names:
-            gemm += [] if name == "TRL" else [measure_gemm(work.model)]
+            is_ours = name in RIVALS
+            gemm += [measure_gemm(work.model)] if is_ours else []
             worker = start_worker(name, CONTENDERS[name], work)
             try:
                 replies[name].append([worker.run("step") for _ in range(STEPS)])
             finally:
                 worker.close()
-            gemm += [] if name == "TRL" else [measure_gemm(work.model)]
+            gemm += [measure_gemm(work.model)] if is_ours else []
             print(f"round {number + 1}, {name}: {replies[name][-1]}", file=sys.stderr)
     measured = {}
     for name, processes in replies.items():
-        last = [steps[-1] for steps in processes]
-        phases = last[0].get("phases", {})
-        measured[name] = summarize(last) | {
-            "phases": {p: statistics.median(step["phases"][p] for step in last) for p in phases},
-            "all_steps_seconds": [[round(s["seconds"], 2) for s in steps] for steps in processes],
+        steps = [step for process in processes for step in process]
+        phases = steps[0].get("phases", {})
+        measured[name] = summarize(steps) | {
+            "step_seconds": statistics.fmean(step["seconds"] for step in steps),
+            "tokens_per_step": statistics.fmean(step["tokens"] for step in steps),
+            "phases": {p: statistics.fmean(step["phases"][p] for step in steps) for p in phases},
+            "all_steps_seconds": [[round(s["seconds"], 2) for s in part] for part in processes],
         }
     return measured, gemm
 
@@ -135,7 +141,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="smollm2", help="a packaged model or a model folder")
     parser.add_argument("--rounds", type=int, default=2)
-    default = ["full", "lora", "TRL"]
+    default = ["full", "lora", "TRL", "TRL lora"]
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=default)
     parser.add_argument("--out", type=Path, default=Path("build/bench/real_models.json"))
     options = parser.parse_args()
@@ -143,7 +149,11 @@ def main() -> int:
     sizes = {"groups_per_step": 16, "max_tokens": 64, "learning_rate": 1e-6}
     work = Workload(model=str(locate_model(options.model) or options.model), **sizes)
     measured, gemm = measure(work, options.contenders, options.rounds)
-    ratios, prompt_tokens = compute_ratios(measured), count_prompt_tokens(work)
+    ratios: dict[str, Any] = {}
+    for name, rival in RIVALS.items():
+        pair = {n: measured[n] for n in (name, rival) if n in measured}
+        ratios |= {k: v for k, v in compute_ratios(pair).items() if k == name}
+    prompt_tokens = count_prompt_tokens(work)
     # LoRA needs no gradients of weights, so that its share would be of other products
     shares = {
         name: compute_shares(measured[name], gemm, prompt_tokens)

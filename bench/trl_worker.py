@@ -66,7 +66,12 @@ class TRLWorker:
     """TRL's trainer, set up for a workload."""
 
     def __init__(
-        self, work: Workload, cache: str, microbatches: int, callback: StepOnCommand
+        self,
+        work: Workload,
+        cache: str,
+        microbatches: int,
+        callback: StepOnCommand,
+        lora_rank: int = 0,
     ) -> None:
         self.work = work
         self.policy = policy = load_policy(work.model)
@@ -119,6 +124,7 @@ class TRLWorker:
             train_dataset=Dataset.from_list(rows),
             processing_class=policy.tokenizer,
             callbacks=[callback],
+            peft_config=make_lora_config(lora_rank) if lora_rank else None,
         )
 
     def disable_end_token(self) -> None:
@@ -158,6 +164,15 @@ class TRLWorker:
         return {"seconds": seconds, "tokens": int(before.sum())}
 
 
+def make_lora_config(rank: int) -> Any:
+    """The adapters that Glasshouse adds (`models/adapters.py`)."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+
+
 def main() -> None:
     port = Port()
     warnings.filterwarnings("ignore")
@@ -165,9 +180,8 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     torch.set_num_threads(settings["threads"])
     callback = StepOnCommand(port)
-    worker = TRLWorker(
-        Workload(**settings["work"]), settings["cache"], settings["microbatches"], callback
-    )
+    settings.pop("threads")
+    worker = TRLWorker(Workload(**settings.pop("work")), callback=callback, **settings)
     callback.worker = worker  # type: ignore[assignment]
     worker.trainer.train()
 

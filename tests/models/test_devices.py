@@ -18,6 +18,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.generate import torch_engine
 from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.models import devices
 from glasshouse.models import policy as policies
 from glasshouse.models.devices import resolve_device, resolve_dtype
 from glasshouse.types import Request, SamplingParams
@@ -148,3 +149,20 @@ def test_gpu_is_chosen_by_model_size_number_and_process(monkeypatch: pytest.Monk
     assert resolve_dtype("float32", torch.device("cuda:0")) == torch.float32
     with pytest.raises(ConfigError, match=r"dtype.*Tesla T4.*dtype=float32"):
         resolve_dtype("bfloat16", torch.device("cuda:0"))
+
+
+@pytest.mark.parametrize(("flag", "refused"), [("avx512_bf16", False), ("avx2", True)])
+def test_bfloat16_of_a_large_model_needs_a_cpu_with_its_instructions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str, refused: bool
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"flags : fpu sse2 {flag}\n")
+    found = devices.cpu_has_bfloat16(tmp_path / "cpuinfo")
+    assert found is not refused
+    monkeypatch.setattr(devices, "cpu_has_bfloat16", lambda: found)
+    cpu = torch.device("cpu")
+    assert resolve_dtype("bfloat16", cpu, parameters=1000) == torch.bfloat16  # small: not refused
+    if refused:
+        with pytest.raises(ConfigError, match=r"avx512_bf16.*dtype=float32"):
+            resolve_dtype("bfloat16", cpu, parameters=10**8)
+    else:
+        assert resolve_dtype("bfloat16", cpu, parameters=10**8) == torch.bfloat16

@@ -118,9 +118,16 @@ def choose_device_name(name: str, parameters: int) -> str:
     return "cuda" if _gpu_count() and parameters >= LARGE_MODEL_PARAMETERS else "cpu"
 
 
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The dtype of the config key `dtype`; raises if the device cannot compute in it."""
+def resolve_dtype(name: str, device: torch.device, parameters: int = 0) -> torch.dtype:
+    """The dtype of the config key `dtype`; raises if the device cannot compute in it, or computes a large model slower
+    than in float32."""
     dtype = DTYPES[name]
+    is_large = parameters >= LARGE_MODEL_PARAMETERS
+    if dtype == torch.bfloat16 and device.type == "cpu" and is_large and not cpu_has_bfloat16():
+        raise ConfigError(
+            "dtype: this CPU has no instructions for bfloat16 (avx512_bf16, amx_bf16), so that it would be slower than "
+            "float32. Set dtype=float32."
+        )
     if dtype == torch.bfloat16 and device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if major < 8:
@@ -129,6 +136,15 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
                 "bfloat16 arithmetic; it needs 8.0 (A100, RTX 30) or later. Set dtype=float32."
             )
     return dtype
+
+
+def cpu_has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the CPU multiplies bfloat16; True where its flags are unknown."""
+    try:
+        flags = {word for line in cpuinfo.read_text().splitlines() for word in line.split()}
+    except OSError:
+        return True
+    return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def _gpu_count() -> int:

@@ -178,7 +178,7 @@ def load_configured_policy(
     adds adapters."""
     parameters = count_parameters(config.model)
     device = choose_device(config, parameters, role, index)
-    dtype = resolve_dtype(config.dtype, device)
+    dtype = resolve_dtype(config.dtype, device, parameters)
     held = choose_formats(config, parameters, training=training).weights
     if role == "generator":  # training is checked as a whole, in `training.memory`
         check_generator_memory(parameters, config, held, device)

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,25 +115,37 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
 
 
 def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
-    """Raise unless the checkpoint reads back with the same state and the same tensors, one by one. A file is
-    opened for each, since all of it would stay in memory."""
-    import torch
-    from safetensors import safe_open
-
+    """Raise unless the checkpoint reads back with the same state and the same tensors, one by one."""
     problems = list(verify_checkpoint(path))
     if not problems and read_state(path) != json.loads(json.dumps(snapshot.state)):
         problems.append(f"{STATE} differs")
     expected = {MODEL: snapshot.weights, LEARNER: {} if snapshot.save_shards else snapshot.learner}
     for file, tensors in expected.items():
-        for name, tensor in tensors.items() if not problems else ():
-            with safe_open(path / file, framework="pt") as saved:
-                if name not in saved.keys() or not torch.equal(saved.get_tensor(name), tensor):  # noqa: SIM118
-                    problems.append(f"{name} in {file} is missing or differs")
+        if tensors and not problems:
+            problems += _compare_tensors(path / file, tensors)
     if problems:
         raise RunError(
             f"The checkpoint {path.name} does not read back as it was written: "
             f"{problems[0]}. Check the disk."
         )
+
+
+def _compare_tensors(file: Path, tensors: Mapping[str, Any]) -> Iterator[str]:
+    """Say which tensors a safetensors file lacks or holds with other bytes. They are read here because each tensor that
+    safetensors 0.8 reads leaks 60 bytes."""
+    import torch
+
+    with open(file, "rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(size))
+        for name, tensor in tensors.items():
+            entry = header.get(name, {"shape": None, "data_offsets": (0, 0)})
+            start, end = entry["data_offsets"]
+            opened.seek(8 + size + start)
+            data = opened.read(end - start)
+            expected = tensor.cpu().contiguous().flatten().view(torch.uint8).numpy()
+            if entry["shape"] != list(tensor.shape) or memoryview(data) != memoryview(expected):
+                yield f"{name} in {file.name} is missing or differs"
 
 
 def verify_checkpoint(path: Path) -> tuple[str, ...]:

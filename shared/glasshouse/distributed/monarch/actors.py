@@ -15,10 +15,10 @@ version is sent to it once, however many generators run there.
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import socket
+import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,9 +52,8 @@ from glasshouse.models.policy import Policy, choose_device, count_parameters, lo
 from glasshouse.registry import import_modules
 from glasshouse.types import Completion, Request, SamplingParams
 
-CHECKSUM_BYTES = 16
 HEADER_BYTES = 4096
-SLOT_HEADER = np.dtype([("version", np.int64), ("checksum", np.uint8, CHECKSUM_BYTES)])
+SLOT_HEADER = np.dtype([("version", np.int64), ("checksum", np.int64)])
 EMPTY = -1
 """The version of a slot that holds no complete weights."""
 
@@ -99,12 +98,12 @@ class SharedWeights:
         """Write a version to its slot, over the oldest one."""
         slot, start = version % self.slots, 0
         self.headers["version"][slot] = EMPTY
-        digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
+        checksum = 0
         for tensor in tensors:
             self.numbers[slot, start : start + tensor.numel()] = tensor.detach().reshape(-1)
             start += tensor.numel()
-            _add_to_digest(digest, tensor)
-        self.headers["checksum"][slot] = np.frombuffer(digest.digest(), np.uint8)
+            checksum = _add_to_checksum(checksum, tensor)
+        self.headers["checksum"][slot] = checksum
         self.headers["version"][slot] = version
 
     def read(self, version: int, tensors: Sequence[Tensor]) -> None:
@@ -116,10 +115,9 @@ class SharedWeights:
                 start += tensor.numel()
         self._find_slot(version)  # raises if it was overwritten meanwhile
 
-    def checksum(self, version: int) -> bytes:
+    def checksum(self, version: int) -> int:
         """Return the checksum that the writer computed from its own tensors."""
-        checksum: bytes = self.headers["checksum"][self._find_slot(version)].tobytes()
-        return checksum
+        return int(self.headers["checksum"][self._find_slot(version)])
 
     def versions(self) -> list[int]:
         """Return the versions in the file, oldest first."""
@@ -162,7 +160,7 @@ class WeightCopyActor(ProcessActor):
         return self.weights.path
 
     @endpoint
-    def write(self, version: int, checksum: bytes, raw: bytes) -> None:
+    def write(self, version: int, checksum: int, raw: bytes) -> None:
         self.weights.write(version, [torch.frombuffer(bytearray(raw), dtype=torch.float32)])
         if self.weights.checksum(version) != checksum:
             raise ValueError(f"Version {version} of the weights was damaged on its way.")
@@ -177,16 +175,16 @@ def count_trainable(policy: Policy) -> int:
     return sum(p.numel() for p in trainable_tensors(policy))
 
 
-def checksum_tensors(tensors: Iterable[Tensor]) -> bytes:
-    """Hash the bytes of all tensors, in order."""
-    digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
+def checksum_tensors(tensors: Iterable[Tensor]) -> int:
+    """Return the CRC-32 of the bytes of all tensors, in order: 4 GB per second, where blake2b has 0.9."""
+    checksum = 0
     for tensor in tensors:
-        _add_to_digest(digest, tensor)
-    return digest.digest()
+        checksum = _add_to_checksum(checksum, tensor)
+    return checksum
 
 
-def _add_to_digest(digest: hashlib.blake2b, tensor: Tensor) -> None:
-    digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
+def _add_to_checksum(checksum: int, tensor: Tensor) -> int:
+    return zlib.crc32(np.ascontiguousarray(tensor.detach().cpu().numpy()).data, checksum)
 
 
 GROUP_TIMEOUT = timedelta(hours=1)
@@ -226,7 +224,7 @@ class GeneratorActor(ProcessActor):
     policy: Policy
     generator: Generator
     weights: SharedWeights
-    loaded: tuple[int, bytes] | None = None
+    loaded: tuple[int, int] | None = None
     """The version that the generator has loaded, and the learner's checksum of it."""
 
     @endpoint
@@ -239,7 +237,7 @@ class GeneratorActor(ProcessActor):
     @endpoint
     def generate(
         self, version: int, chunk: list[Request], sampling: SamplingParams, with_checksum: bool
-    ) -> tuple[list[list[Completion]], bytes]:
+    ) -> tuple[list[list[Completion]], int | None]:
         """Return the chunk's completions and, if asked, the checksum of the weights that were used."""
         tensors, checksum = trainable_tensors(self.policy), self.weights.checksum(version)
         if (version, checksum) != self.loaded:
@@ -248,7 +246,7 @@ class GeneratorActor(ProcessActor):
             self.generator.load_weights(self.policy.weights(), version)
             self.loaded = (version, checksum)
         completions = self.generator.generate(chunk, sampling)
-        return completions, checksum_tensors(tensors) if with_checksum else b""
+        return completions, checksum_tensors(tensors) if with_checksum else None
 
 
 class LearnerActor(ProcessActor):
@@ -305,7 +303,7 @@ class LearnerActor(ProcessActor):
             deque(tensors, maxlen=0)
 
     @endpoint
-    def checksum(self) -> bytes:
+    def checksum(self) -> int:
         return checksum_tensors(self.learner.whole_tensors())
 
     @endpoint
