@@ -49,7 +49,9 @@ def check_experiment(experiment: Path, brief: bool) -> None:
         check_run_directory(runs[0])
         check_equal(*runs)
     with captured(brief):
-        code = pytest.main(["-q", str(experiment / "test_train.py")])
+        # pytest marks its plugins for rewriting, and the training has imported some of them before
+        ignored = "ignore::pytest.PytestAssertRewriteWarning"
+        code = pytest.main(["-q", "-W", ignored, str(experiment / "test_train.py")])
         if code:
             raise SystemExit(int(code))
     print(
@@ -63,7 +65,7 @@ def run_train_script(script: Path, out: Path) -> None:
     """Run the script as `python train.py` does, in this process: importing torch again takes longer
     than the training."""
     arguments, sys.argv = sys.argv, [
-        str(script), "--config", str(ROOT / "tests" / "test_config.yaml"), f"out={out}",
+        str(script), "--quiet", "--config", str(ROOT / "tests" / "test_config.yaml"), f"out={out}",
     ]  # fmt: skip
     try:
         runpy.run_path(str(script), run_name="__main__")

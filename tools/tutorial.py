@@ -63,7 +63,9 @@ def execute(notebook: Any, python: str) -> None:
         spec = {"argv": command, "display_name": "Glasshouse", "language": "python"}
         (kernel / "kernel.json").write_text(json.dumps(spec))
         specs = KernelSpecManager(kernel_dirs=[str(kernel.parent)])
-        manager = AsyncKernelManager(kernel_name="glasshouse", kernel_spec_manager=specs)
+        manager = AsyncKernelManager(
+            kernel_name="glasshouse", kernel_spec_manager=specs, transport="ipc"
+        )
         resources = {"metadata": {"path": folder}}
         NotebookClient(notebook, km=manager, timeout=CELL_SECONDS, resources=resources).execute()
 

@@ -56,6 +56,7 @@ def main() -> int:
 
 
 def train(args: argparse.Namespace) -> int:
+    print("importing PyTorch …", flush=True)
     from glasshouse.config.loading import load_config
     from glasshouse.training.display import TerminalDisplay
     from glasshouse.training.run import TrainingRun

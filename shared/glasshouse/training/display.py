@@ -92,9 +92,12 @@ class TerminalDisplay(Display):
             self.print(f"note: {disclosure}", "dim")
         if found := task.describe():
             self.print(found, "dim")
-        elif config.task.options:
-            options = ", ".join(f"{name} {value}" for name, value in config.task.options.items())
-            self.print(f"task options: {options}", "dim")
+        elif options := config.task.options:
+            text = ", ".join(f"{name} {value}" for name, value in options.items())
+            trained = policy.card.get("task_options", {}).get(config.task.name, {})
+            if options == trained.get(config.task.style.value):
+                text += f" (what {config.model} was trained on; set task.options.NAME=… for others)"
+            self.print(f"task options: {text}", "dim")
         if effect := describe_system_message(policy.tokenizer, policy.chat):
             command = shell_command(
                 ["glasshouse", "tasks", config.task.name, "--model", config.model]

@@ -144,6 +144,11 @@ class TrainingRun:
         config, path, display = self.config, self.directory.path, self.display
         display.start(config, path, self.policy, self.task)
         display.print(f"computed by {self.computed_by}", "dim")
+        if config.backend == "monarch":
+            processes = config.monarch.generators + config.monarch.learners
+            display.print(
+                f"waiting for {processes} processes to import PyTorch and load the model", "dim"
+            )
         provenance = {
             "config": config.model_dump(mode="json"),
             "versions": software_versions(),
