@@ -9,6 +9,7 @@ widgets, and a figure that is not drawn at all fail the build.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -67,7 +68,12 @@ def execute(notebook: Any, python: str) -> None:
             kernel_name="glasshouse", kernel_spec_manager=specs, transport="ipc"
         )
         resources = {"metadata": {"path": folder}}
-        NotebookClient(notebook, km=manager, timeout=CELL_SECONDS, resources=resources).execute()
+        try:
+            NotebookClient(
+                notebook, km=manager, timeout=CELL_SECONDS, resources=resources
+            ).execute()
+        finally:
+            asyncio.run(manager.shutdown_kernel(now=True))
 
 
 def remove_widgets(notebook: Any) -> int:
