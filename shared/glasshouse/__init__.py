@@ -16,83 +16,53 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from glasshouse.cli.train import run_experiment
-    from glasshouse.config.loading import load_config, override_config
-    from glasshouse.config.schema import Config
-    from glasshouse.errors import GlasshouseError
-    from glasshouse.generate.engines import engine
-    from glasshouse.learn.losses import algorithm
-    from glasshouse.measurement.evaluate import EvaluationResult, evaluate
-    from glasshouse.measurement.file import MeasureReport, RolloutFile, measure
-    from glasshouse.measurement.interventions.base import intervention
-    from glasshouse.measurement.monitor_run import monitor_run
-    from glasshouse.monitors.base import monitor
-    from glasshouse.monitors.factory import make_judge, make_monitor, parse_monitor
-    from glasshouse.rollout.grading import explain_grade, grade, reward
-    from glasshouse.rollout.penalties import make_penalty, penalty
-    from glasshouse.rollout.self_check import check_task
-    from glasshouse.runs.run import Records, Run, open_run
-    from glasshouse.study.figures import plot_study
-    from glasshouse.study.runner import StudyResult, run_study
-    from glasshouse.study.spec import load_study
-    from glasshouse.tasks.base import make_task, task
-    from glasshouse.track.trackers import tracker
-    from glasshouse.training.layout import plan_run
-    from glasshouse.training.sft import SftResult, sft
-    from glasshouse.training.train import TrainResult, resume, train
-    from glasshouse.types import Grade, Problem
-    from glasshouse.view.figures import plot_learning_curves
-    from glasshouse.view.report import write_report
+if TYPE_CHECKING:  # `as` makes a name public for type checkers
+    from glasshouse.cli.train import run_experiment as run_experiment
+    from glasshouse.config.loading import load_config as load_config
+    from glasshouse.config.loading import override_config as override_config
+    from glasshouse.config.schema import Config as Config
+    from glasshouse.errors import GlasshouseError as GlasshouseError
+    from glasshouse.generate.engines import engine as engine
+    from glasshouse.learn.losses import algorithm as algorithm
+    from glasshouse.measurement.evaluate import EvaluationResult as EvaluationResult
+    from glasshouse.measurement.evaluate import evaluate as evaluate
+    from glasshouse.measurement.file import MeasureReport as MeasureReport
+    from glasshouse.measurement.file import RolloutFile as RolloutFile
+    from glasshouse.measurement.file import measure as measure
+    from glasshouse.measurement.interventions.base import intervention as intervention
+    from glasshouse.measurement.monitor_run import monitor_run as monitor_run
+    from glasshouse.monitors.base import monitor as monitor
+    from glasshouse.monitors.factory import make_judge as make_judge
+    from glasshouse.monitors.factory import make_monitor as make_monitor
+    from glasshouse.monitors.factory import parse_monitor as parse_monitor
+    from glasshouse.rollout.grading import explain_grade as explain_grade
+    from glasshouse.rollout.grading import grade as grade
+    from glasshouse.rollout.grading import reward as reward
+    from glasshouse.rollout.penalties import make_penalty as make_penalty
+    from glasshouse.rollout.penalties import penalty as penalty
+    from glasshouse.rollout.self_check import check_task as check_task
+    from glasshouse.runs.run import Records as Records
+    from glasshouse.runs.run import Run as Run
+    from glasshouse.runs.run import open_run as open_run
+    from glasshouse.study.figures import plot_study as plot_study
+    from glasshouse.study.runner import StudyResult as StudyResult
+    from glasshouse.study.runner import run_study as run_study
+    from glasshouse.study.spec import load_study as load_study
+    from glasshouse.tasks.base import make_task as make_task
+    from glasshouse.tasks.base import task as task
+    from glasshouse.track.trackers import tracker as tracker
+    from glasshouse.training.layout import plan_run as plan_run
+    from glasshouse.training.sft import SftResult as SftResult
+    from glasshouse.training.sft import sft as sft
+    from glasshouse.training.train import TrainResult as TrainResult
+    from glasshouse.training.train import resume as resume
+    from glasshouse.training.train import train as train
+    from glasshouse.types import Grade as Grade
+    from glasshouse.types import Problem as Problem
+    from glasshouse.view.figures import plot_learning_curves as plot_learning_curves
+    from glasshouse.view.report import write_report as write_report
 
     __version__: str
-
-__all__ = [
-    "Config",
-    "EvaluationResult",
-    "GlasshouseError",
-    "Grade",
-    "MeasureReport",
-    "Problem",
-    "Records",
-    "RolloutFile",
-    "Run",
-    "SftResult",
-    "StudyResult",
-    "TrainResult",
-    "algorithm",
-    "check_task",
-    "engine",
-    "evaluate",
-    "explain_grade",
-    "grade",
-    "intervention",
-    "load_config",
-    "load_study",
-    "make_judge",
-    "make_monitor",
-    "make_penalty",
-    "make_task",
-    "measure",
-    "monitor",
-    "monitor_run",
-    "open_run",
-    "override_config",
-    "parse_monitor",
-    "penalty",
-    "plan_run",
-    "plot_learning_curves",
-    "plot_study",
-    "resume",
-    "reward",
-    "run_experiment",
-    "run_study",
-    "sft",
-    "task",
-    "tracker",
-    "train",
-    "write_report",
-]
 
 _MODULES = {
     "glasshouse.measurement.evaluate": ("EvaluationResult", "evaluate"),
@@ -124,6 +94,7 @@ _MODULES = {
     "glasshouse.types": ("Grade", "Problem"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import subprocess
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -240,6 +241,7 @@ def test_log_can_be_read_while_it_is_written(tmp_path: Path) -> None:
             log = RolloutLog(file)
             for step in range(1, 10**6):
                 log.append(make_rollouts(step))
+                time.sleep(0.005)  # the reader reads all of it each time
         finally:
             os._exit(1)
     try:
