@@ -310,7 +310,7 @@ def measure_accessibility(folder: Path, browser: Browser, report: Report, steps:
     states = {
         "runs": "", "overview": "#/run/a/overview", "curves": "#/run/a?smooth=5", "rollouts": "#/run/a/rollouts",
         "group": "#/run/a/rollouts?view=group&ref=train.2.1",
-        "problems": "#/run/a/problems",
+        "problems": "#/run/a/problems?with=b",
         "compare": "#/compare?runs=a%7Cb", "study": "#/study/study",
         "error": "#/run/nothing", "report": file, "rollouts of the report": f"{file}#/run/a/rollouts",
     }  # fmt: skip
