@@ -59,7 +59,7 @@ def test_terminal_and_page_show_the_same_answers(analysis: Analysis, width: int)
     printed = "".join(console.export_text().split())
     study, markdown = read_data(render_report(analysis))["study"], render_study(analysis)
     page = study["text"]
-    assert {curve["measure"] for curve in study["curves"]} >= {"reliance"}
+    assert "reliance" in study["curves"]
     assert "learn.kl_coef: 0.3" in page
     assert "…" not in printed
     for answer in analysis.answers:

@@ -161,7 +161,7 @@ def run_curves(reader: RunReader) -> dict[str, Any]:
             }
     return {
         id: {
-            **{name: measure[name] for name in ("label", "unit", "bounds")},
+            **{name: measure[name] for name in ("label", "unit", "bounds", "sentence")},
             "points": [
                 (p["step"], p["value"], p.get("low"), p.get("high")) for p in measure["points"]
             ],
@@ -198,5 +198,11 @@ def load_study_results(folder: Path) -> dict[str, Any]:
 
 
 def describe_study(content: Mapping[str, Any]) -> dict[str, Any]:
-    names = {str(item["measure"]) for item in (*content["questions"], *content.get("curves", []))}
-    return {**content, "measures": {name: describe_measure(name) for name in names}, "problem": ""}
+    """The results of a study with its curves in the form of `compare_curves`."""
+    curves: dict[str, dict[str, Any]] = {}
+    for curve in content.get("curves", []):
+        id = str(curve["measure"])
+        arms = curves.setdefault(id, {**describe_measure(id), "arms": {}})["arms"]
+        points = zip(*(curve[name] for name in ("steps", "mean", "low", "high")), strict=True)
+        arms[curve["arm"]] = {"runs": [], "band": list(points)}
+    return {**content, "curves": curves, "problem": ""}

@@ -80,7 +80,7 @@ const UNDRAWN_MARKS = new Set(["start", "end"]);
 
 class LineChart {
   readonly element: HTMLElement;
-  private readonly svg = s("svg", { class: "chart", role: "img" });
+  private readonly svg = s("svg", { class: "chart", height: HEIGHT, role: "img" });
   private readonly legend = h("div", { class: "legend" });
   private readonly heading = h("h3");
   private readonly sizeButton = h("button", { type: "button", class: "icon", onclick: () => this.element.popover === null ? this.enlarge() : this.element.hidePopover() });

@@ -163,18 +163,22 @@ export interface ProblemList extends Progress {
 
 type CurvePoint = [step: number, value: Value, low: Value, high: Value];
 
+/** A measure by arm: the mean over seeds with its interval, and single runs. */
+export interface ArmCurves {
+  label: string;
+  sentence: string;
+  unit: string;
+  bounds: Bounds;
+  arms: Record<string, { runs: { run: string; points: CurvePoint[] }[]; band: CurvePoint[] }>;
+}
+
 export interface Comparison {
   verdict: string;
   /** Runs beyond the largest number that can be compared. */
   left_out: number;
   runs: { id: string; status: Status; seed: number; arm: string }[];
   differences: { key: string; values: Record<string, unknown> }[];
-  curves: Record<string, {
-    label: string;
-    unit: string;
-    bounds: Bounds;
-    arms: Record<string, { runs: { run: string; points: CurvePoint[] }[]; band: CurvePoint[] }>;
-  }>;
+  curves: Record<string, ArmCurves>;
 }
 
 export interface StudyResults {
@@ -188,8 +192,7 @@ export interface StudyResults {
   headline: string;
   arms: string[];
   questions: Record<string, unknown>[];
-  curves: { arm: string; measure: string; steps: number[]; mean: Value[]; low: Value[]; high: Value[] }[];
-  measures: Record<string, MeasureSpec>;
+  curves: Record<string, ArmCurves>;
 }
 
 /** The data of a report, inside its file (shared/glasshouse/view/report.py). */

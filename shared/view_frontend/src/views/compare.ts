@@ -5,7 +5,7 @@ import { ChartGrid, Cursor, smooth, type ChartSpec, type Line } from "../chart";
 import { h, notice, replace, show, type Child, type View } from "../dom";
 import { plural, visible } from "../format";
 import { current, link, setParams } from "../router";
-import type { Comparison } from "../types";
+import type { ArmCurves, Comparison } from "../types";
 import { headings, smoothing, statusBadge, tableRegion } from "./parts";
 
 const SHOWN_CURVES = 6;
@@ -33,7 +33,7 @@ export function compareView(root: HTMLElement, study: { runs: string[]; head: Ch
     const curves = Object.keys(data.curves);
     const isAll = params.get("all") === "1";
     const window = Number(params.get("smooth") ?? 1);
-    grid.show(curves.slice(0, isAll ? Infinity : SHOWN_CURVES).map((id) => chartOf(data!, id, arms, window)));
+    grid.show(curves.slice(0, isAll ? Infinity : SHOWN_CURVES).map((id) => armChart(id, data!.curves[id]!, arms, window)));
     const [one, other] = [data.runs[0], data.runs.find((r) => r.arm !== data!.runs[0]!.arm) ?? data.runs[1]];
     replace(root,
       study?.head ?? h("div", { class: "title-row" }, h("h1", {}, "Compare"), h("p", { class: "muted" }, `${plural(data.runs.length, "run")} in ${plural(arms.length, "arm")}`)),
@@ -61,8 +61,7 @@ function differences(data: Comparison): HTMLElement {
     data.differences.map((d) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, d.key)), data.runs.map((r) => h("td", {}, text(d.values[r.id]))))), "diff");
 }
 
-function chartOf(data: Comparison, id: string, arms: string[], window: number): ChartSpec {
-  const curve = data.curves[id]!;
+export function armChart(id: string, curve: ArmCurves, arms: string[], window = 1): ChartSpec {
   const lines: Line[] = [];
   for (const [arm, { runs, band }] of Object.entries(curve.arms)) {
     const add = (name: string, points: typeof band, options: Partial<Line>): void => {
@@ -76,5 +75,5 @@ function chartOf(data: Comparison, id: string, arms: string[], window: number): 
     if (band.length) add(arm, band, { band: interval(band) });
   }
   const steps = lines.flatMap((l) => l.points.map((p) => p[0]));
-  return { id: `curve-${id}`, title: curve.label, unit: curve.unit, bounds: curve.bounds, lines, from: Math.min(...steps), to: Math.max(...steps, 1), help: id };
+  return { id: `curve-${id}`, title: curve.label, unit: curve.unit, bounds: curve.bounds, lines, from: Math.min(...steps), to: Math.max(...steps, 1), help: `${id}: ${curve.sentence}` };
 }

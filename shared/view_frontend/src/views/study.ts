@@ -1,13 +1,13 @@
 // A study: its questions with effect, interval, null and verdict, linked to the curves behind them.
 
 import { get } from "../api";
-import { ChartGrid, Cursor, type ChartSpec, type Line } from "../chart";
+import { ChartGrid, Cursor } from "../chart";
 import { h, notice, replace, show, type Child, type View } from "../dom";
 import { number } from "../format";
 import { renderPage } from "../markdown";
 import { current, link, setParams } from "../router";
 import type { StudyResults } from "../types";
-import { compareView } from "./compare";
+import { armChart, compareView } from "./compare";
 import { headings, tableRegion } from "./parts";
 
 const MAX_RUNS = 40;
@@ -38,7 +38,7 @@ export function studyView(root: HTMLElement, id: string): View {
       return runs.update();
     }
     const chosen = current().params.get("measure");
-    grid.show([...new Set(study.curves.map((c) => c.measure))].map((measure) => chartOf(study!, measure, chosen)));
+    grid.show(Object.entries(study.curves).map(([id, curve]) => ({ ...armChart(id, curve, study!.arms), isSelected: id === chosen })));
     replace(root, head, h("p", { class: "lead" }, study.headline),
       h("section", {}, h("h2", {}, "Questions"),
         tableRegion("Questions", headings(COLUMNS), study.questions.map((q) => questionRow(q, chosen)), "stacked")),
@@ -64,16 +64,4 @@ function questionRow(question: Item, chosen: string | null): HTMLElement {
     h("td", {}, h("button", { type: "button", class: "link", onclick: open }, ask), text ? h("details", { class: "explain" }, h("summary", {}, "Explanation"), h("p", {}, text)) : null),
     cells.map((cell, i) => h("td", { class: "numeric", "data-label": COLUMNS[i + 1] }, cell)),
     h("td", { class: "numeric" }, h("span", { class: `chip ${/^shown/i.test(verdict!) ? "good" : /not as/i.test(verdict!) ? "warn" : ""}` }, verdict)));
-}
-
-function chartOf(study: StudyResults, measure: string, chosen: string | null): ChartSpec {
-  const curves = study.curves.filter((c) => c.measure === measure);
-  const spec = study.measures[measure];
-  const lines = curves.map((c): Line => ({
-    name: c.arm, color: Math.max(0, study.arms.indexOf(c.arm)),
-    points: c.steps.map((step, i) => [step, c.mean[i] ?? null]),
-    band: c.steps.map((step, i) => [step, c.low[i] ?? null, c.high[i] ?? null]),
-  }));
-  const steps = curves.flatMap((c) => c.steps);
-  return { id: `curve-${measure}`, isSelected: measure === chosen, title: spec?.label ?? measure, unit: spec?.unit ?? "", help: spec?.sentence ?? "", bounds: spec?.bounds ?? null, lines, from: Math.min(...steps, 0), to: Math.max(...steps, 1) };
 }
