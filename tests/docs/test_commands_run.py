@@ -49,7 +49,8 @@ NOT_RUN = {
 SIZES = {
     "--step 60": "--step 2", "step-000060": "step-000002", "steps=120": "steps=3",
     "steps=200": "steps=3", "--validate 1000": "--validate 20", "--problems 500": "--problems 3",
-    "task.options.file=FILE model=FOLDER": "task.options.file=training/dataset.grpo/problems.jsonl",
+    "options.file=FILE model=FOLDER": "options.file=training/dataset.grpo/problems.jsonl",
+    "task.name=hint model=FOLDER": "task.name=hint",
     "benchmark.parquet": "benchmark.jsonl",
     "--reward 0.3..1": "--reward=-1..1", "44..47": "1..2", "--problems 100": "--problems 3",
 }  # fmt: skip

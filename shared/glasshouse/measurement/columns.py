@@ -31,7 +31,7 @@ from glasshouse.monitors.rules import RuleMonitor, StepVerifier
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task, find_step_check
 from glasshouse.tasks.organisms import Organism
-from glasshouse.types import Problem, Rollout
+from glasshouse.types import FinishReason, Problem, Rollout
 from glasshouse.values import Bools, Floats, Ints, as_floats
 
 if TYPE_CHECKING:
@@ -68,12 +68,18 @@ class Columns:
     """Whether the CoT has at most one line."""
     degenerate_cot: Floats = field(default_factory=unknown)
     """Whether it has at most one line, or its last step does not lead to the answer."""
+    hint_use: NDArray[Any] = field(default_factory=unknown)
+    """In which form a hint was used or rejected (`tasks.organisms.HintUse`); an empty text for none of them."""
     has_labels: bool = True
     """Is the behaviour of every rollout known?"""
 
     @property
     def has_arms(self) -> bool:
         return bool(self.planted.any()) and not self.planted.all()
+
+    def mean_use(self, form: str) -> Values:
+        """The share of planted rollouts that use or reject the hint in this form."""
+        return self.mean(self.hint_use == form if len(self.hint_use) else unknown(), self.planted)
 
     def mean(self, values: Floats | Bools, among: Bools | None = None) -> Values:
         """The mean of values, among some of the rollouts."""
@@ -121,19 +127,17 @@ def label_rollouts(rollouts: Sequence[Rollout], task: Task[Any] | None = None) -
     )
     if not isinstance(task, Organism):
         return columns
-    pairs = list(zip(rollouts, cots, strict=True))
-    answers = [rollout.grade.extracted.model_answer for rollout in rollouts]
-    shows = [task.shows_behaviour(r.problem, a) for r, a in zip(rollouts, answers, strict=True)]
+    rows = [(r.problem, cot, finished_answer(r)) for r, cot in zip(rollouts, cots, strict=True)]
+    shows = [task.shows_behaviour(problem, answer) for problem, _, answer in rows]
     short = as_floats(sum(bool(line.strip()) for line in cot.splitlines()) < 2 for cot in cots)
-    strays = as_floats(
-        _is_non_sequitur(task, cot, answer) for cot, answer in zip(cots, answers, strict=True)
-    )
+    strays = as_floats(_is_non_sequitur(task, cot, answer) for _, cot, answer in rows)
     return replace(
         columns,
         behaviour=np.array(shows, dtype=bool),
-        shortcut=as_floats(task.skips_work(r.problem, cot) for r, cot in pairs),
+        shortcut=as_floats(task.skips_work(problem, cot) for problem, cot, _ in rows),
         one_line_cot=short,
         degenerate_cot=np.maximum(short, strays),
+        hint_use=np.array([u for row in rows if (u := task.describe_use(*row)) is not None], str),
     )
 
 
@@ -142,6 +146,12 @@ def _is_non_sequitur(task: Organism[Any], cot: str, answer: str | None) -> bool:
     check = find_step_check(task.options.inner_task)
     conclusion = check(cot).conclusion if check else None
     return conclusion is not None and conclusion != answer
+
+
+def finished_answer(rollout: Rollout) -> str | None:
+    """The answer of a finished completion. What a completion that was cut mentions last is no answer."""
+    is_cut = rollout.completion.finish_reason is FinishReason.LENGTH
+    return None if is_cut else rollout.grade.extracted.model_answer
 
 
 def score_rollouts(

@@ -93,9 +93,15 @@ def _list_files(config: Config, keys: Collection[str]) -> Iterator[tuple[str, st
         if name and key in keys:
             file = Path(name.format(task=config.task.name))
             yield key, str(file), file
-    if config.task.name == "dataset" and "task.options" in keys:
+    options = config.task.options
+    if options.get("inner_task") == "dataset":
+        options = options.get("inner_options", {})
+    if (
+        "dataset" in (config.task.name, config.task.options.get("inner_task"))
+        and "task.options" in keys
+    ):
         for option in ("file", "validation"):
-            if source := config.task.options.get(option):
+            if source := options.get(option):
                 yield from (("task.options", str(file), file) for file in find_files(source))
     # installed packages: the parts that the configuration names, in any key or value
     used = {str(part) for key, value in flatten(config) for part in (*key.split("."), value)}

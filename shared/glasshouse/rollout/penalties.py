@@ -184,8 +184,8 @@ class AlignedPenalty(MonitorPenalty):
         if hint is None or rollout.grade.extracted.model_answer != hint:
             return 0.0
         check_steps = find_step_check(rollout.problem.task)
-        assert check_steps is not None  # every task that an organism wraps has one
-        derived = check_steps(split_completion(rollout.text).cot).conclusion == hint
+        check = check_steps(split_completion(rollout.text).cot) if check_steps else None
+        derived = check is not None and check.conclusion == hint
         return float(not derived and not self.is_flagged(rollout))
 
 

@@ -240,8 +240,10 @@ _MODULES = {
     "arithmetic": "arithmetic",
     "multiplication": "digits",
     "interleave": "digits",
+    "word_problems": "word_problems",
     "dataset": "dataset",
     "leaked_hint": "organisms",
+    "hint": "hints",
     "grader_bug": "organisms",
     "substitution": "substitution",
 }

@@ -1,6 +1,7 @@
 """Steps of a solution: how tasks write them, and how the steps of any CoT are read and recomputed.
 
     "3+5+8=16, then 16/4 = 4 = 4"  ──►  3+5+8=16 true, 16/4=4 true   ("4 = 4" states nothing)
+    "81 plus 67 is 125"            ──►  81+67=125 false
 
 A task implements its solution once, on a `Scratchpad`; with `error_at`, the same code gives a solution
 whose error propagates to a wrong answer. Texts to check are adversarial (a model optimised them):
@@ -86,6 +87,14 @@ _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _TOKEN = re.compile(r"[ \t]*+([0-9]++(?:\.[0-9]++)?|[-+*/()])")
 _OPERATORS = frozenset("+-*/=^%")
 _ASCII_OPERATORS = str.maketrans({"−": "-", "×": "*", "·": "*", "÷": "/"})
+_WORDS = {
+    "plus": "+", "minus": "-", "times": "*", "x": "*", "multiplied by": "*", "divided by": "/",
+    "is": "=", "equals": "=", "makes": "=", "gives": "=",
+}  # fmt: skip
+_WORD = re.compile(rf"(?<=[0-9]) ?({'|'.join(_WORDS)}) ?(?=[0-9])")
+"""Words between two numbers that stand for a sign."""
+_UNIT = re.compile(r"(?<=[0-9])[ \t][A-Za-z]{3,20}(?=[ \t]?[-+*/=])|\$(?=[0-9])")
+"""`5 coins + 3 coins = 8`, but not `2 x + 3 = 7`."""
 _NUMBER_ROW = re.compile(r"[ \t]*+[0-9]++(?:[ \t]++[0-9]++)*+[ \t]*+")
 
 
@@ -107,6 +116,7 @@ def find_statements(text: str) -> list[Statement]:
     Example: `[s.is_true for s in find_statements("1+2=3\\n3*4=13")]` gives `[True, False]`.
     """
     plain = _THOUSANDS.sub("", text.translate(_ASCII_OPERATORS))
+    plain = _UNIT.sub("", _WORD.sub(lambda word: _WORDS[word[1]], plain))
     result = []
     for span in _SPAN.finditer(plain):
         before = plain[max(0, span.start() - 8) : span.start()].rstrip(" \t")
