@@ -8,7 +8,8 @@ from html import escape
 from glasshouse.before_training.predict import SCOPE, Prediction
 
 WIDTH, HEIGHT, TOP, BOTTOM, PANEL = 760, 330, 50, 270, 280
-COLOURS = ("#c0392b", "#2e7d6b", "#d08a1d")
+COLOURS = {"honest": "#2e7d6b", "disclosed": "#d08a1d", "reliance": "#555555"}
+RED = "#c0392b"  # what nobody sees: silent rollouts, undetected use
 Curve = Sequence[tuple[float, float]]
 
 
@@ -63,12 +64,13 @@ def _draw_panel(
     yield _text(left + PANEL, BOTTOM + 18, f"{right:g}", anchor="end")
     yield _text(left + PANEL / 2, BOTTOM + 18, label, anchor="middle")
     for number, (name, own) in enumerate(curves.items()):
-        colour = COLOURS[number]
+        colour = COLOURS.get(name.split()[-1], RED)
         if len(own) == 3:
             band = place([*own[1], *reversed(own[2])])
             yield f'<polygon points="{band}" fill="{colour}" opacity="0.2"/>\n'
         yield f'<polyline points="{place(own[0])}" fill="none" stroke="{colour}" stroke-width="2"/>\n'
-        yield _text(left + PANEL, TOP - 8 + 14 * number, name, fill=colour, anchor="end")
+        top = BOTTOM - 30 if up else TOP + 8
+        yield _text(left + PANEL, top + 14 * number, name, fill=colour, anchor="end")
 
 
 def _text(

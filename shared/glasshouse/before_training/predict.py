@@ -31,8 +31,7 @@ REMOVED, KEPT = 0.2, 0.5
 MIN_AGREEMENT = 0.9
 """The share of replicates that must agree on a verdict."""
 CANNOT_TELL, BETWEEN = "cannot tell", "between"
-MAX_CROSSING = 10.0
-"""A λ above this counts as never."""
+MAX_CROSSING = 10.0  # a λ above this counts as never
 SCOPE = "Scope: first order, at the base, over three modes; it knows no way of writing that the base never samples."
 
 
