@@ -131,9 +131,10 @@ def _describe(question: dict[str, Any] | None) -> str:
 def run_entry(entry: Entry, arguments: argparse.Namespace) -> None:
     out = OUT / entry.name
     if arguments.attempt:
-        run_study(
-            load_study(entry.file, TINY, seeds=1), OUT / "try" / entry.name, jobs=arguments.jobs
-        )
+        study = load_study(entry.file, TINY, seeds=1)
+        asked = [question.model_copy(update={"at": None}) for question in study.questions]
+        study = study.model_copy(update={"questions": tuple(asked)})
+        run_study(study, OUT / "try" / entry.name, jobs=arguments.jobs)
         return
     study, table = load_study(entry.file), entry.results / TABLE
     if arguments.analyse:
