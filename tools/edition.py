@@ -156,6 +156,8 @@ def run_entry(entry: Entry, arguments: argparse.Namespace) -> None:
 def main(arguments: argparse.Namespace) -> int:
     os.chdir(ROOT)
     entries = [e for e in list_entries() if not arguments.only or e.name in arguments.only]
+    if arguments.analyse:
+        entries = [entry for entry in entries if (entry.results / TABLE).exists()]
     if arguments.list or not entries:
         print("\n".join(f"{entry.name:28}{entry.file}" for entry in list_entries()))
         return 0 if arguments.list else 2
@@ -170,7 +172,7 @@ def main(arguments: argparse.Namespace) -> int:
             flush=True,
         )
         try:
-            for base in load_study(entry.file).bases:
+            for base in () if arguments.analyse else load_study(entry.file).bases:
                 find_model(base)
         except GlasshouseError as error:
             left_out.append(f"{entry.name}: {error}")

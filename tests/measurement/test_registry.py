@@ -1,8 +1,7 @@
-"""The registry resolves every measure id, its resampling keys never change, and a new measure is one entry."""
+"""The registry resolves every measure id, and a new measure is one entry."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from types import MappingProxyType
@@ -13,12 +12,10 @@ import zstandard
 
 from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
-from glasshouse.measurement.measures import STREAMS, MeasureSpec
+from glasshouse.measurement.measures import MeasureSpec
 from glasshouse.measurement.registry import (
     MEASURES,
-    MONITORS,
     lookup,
-    monitor_stream,
     owner_of,
 )
 
@@ -48,7 +45,7 @@ def test_lookup_puts_the_monitor_into_the_label(measure: str, label: str) -> Non
 
 def test_an_unknown_measure_gets_a_neutral_spec() -> None:
     spec = lookup("my.metric")
-    assert (spec.id, spec.label, spec.stream) == ("my.metric",) * 3
+    assert (spec.id, spec.label) == ("my.metric", "my.metric")
     assert (spec.bounds, spec.direction) == (None, "none")
 
 
@@ -57,26 +54,10 @@ def test_owner_is_the_monitor_of_a_measure() -> None:
     assert owner_of("organism.reliance") == owner_of("reliance") == ""
 
 
-def test_resampling_keys_never_change() -> None:
-    """They key the published intervals and p-values: a renamed measure or monitor keeps its key."""
-    keys = {**STREAMS, **{name: monitor_stream(name) for name in MONITORS}}
-    digest = hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()
-    assert digest[:16] == "7942782300bc73ba"
-    assert lookup("necessity_uplift").stream == "necessity uplift"
-    assert lookup("disclosure_rule.undetected_use").stream == "discloses: undetected"
-    assert lookup("judge.flag_rate").stream == "judge: flags"
-    assert monitor_stream("my judge") == "my judge"
-
-
-def test_specs_are_complete_and_their_keys_distinct() -> None:
+def test_specs_are_complete() -> None:
     assert all(name == spec.id for name, spec in MEASURES.items())
     assert all(spec.label and spec.sentence.endswith(".") for spec in MEASURES.values())
     assert all((spec.lower is None) == (spec.upper is None) for spec in MEASURES.values())
-    for keys in (
-        [spec.stream for name, spec in MEASURES.items() if "." not in name],
-        [name.stream for name in MONITORS.values()],
-    ):
-        assert len(keys) == len(set(keys))
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parts[-3] + "/" + path.parts[-2])
@@ -107,7 +88,7 @@ MONITOR = Scores(monitor="rule", flagged=np.tile([1, 0], 20), scores=np.tile([0.
 def test_a_new_measure_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     longest = MeasureSpec(
         id="long_cots", label="long CoTs", sentence="Share of CoTs of 20 characters or more.", lower=0.0,
-        upper=1.0, stream="long CoTs", values=lambda c: c.mean(c.cot_characters >= 20), reports=("file",),
+        upper=1.0, values=lambda c: c.mean(c.cot_characters >= 20), reports=("file",),
     )  # fmt: skip
     monkeypatch.setattr(measuring, "MEASURES", MappingProxyType({**MEASURES, "long_cots": longest}))
     measured = measuring.measure(COLUMNS, "file", key=("test",), resamples=100).measures[

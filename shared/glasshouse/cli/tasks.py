@@ -157,7 +157,6 @@ def _render_problems(task: Task[Any], model: str, count: int) -> Iterator[tuple[
     from glasshouse.models.chat_template import describe_system_message, render_prompt
     from glasshouse.models.policy import load_tokenizer
     from glasshouse.rollout.grading import grade_completion
-    from glasshouse.tasks.base import MODE_STREAM_KEYS
     from glasshouse.types import Style
 
     tokenizer = load_tokenizer(model)
@@ -184,7 +183,7 @@ def _render_problems(task: Task[Any], model: str, count: int) -> Iterator[tuple[
         note = f"(its chat template {effect})\n" if effect else ""
         yield f"task.style={style.value}: prompt of the model {model}", note + prompt
     for name, mode in task.modes.items():
-        rng = randomness.stream("shown", task.name, MODE_STREAM_KEYS.get(name, name))
+        rng = randomness.stream("shown", task.name, name)
         yield f"{name}: {mode.description}", task.demonstrate(problem, name, rng)
 
 

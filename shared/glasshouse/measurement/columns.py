@@ -88,7 +88,7 @@ class Columns:
         reason = NO_VALUE
         if among is not None:
             rows, reason = np.where(among, rows, np.nan), "this arm has no rollouts"
-        return mean_values(rows, self.problems, reason=reason, word="means")
+        return mean_values(rows, self.problems, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

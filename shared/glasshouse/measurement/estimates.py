@@ -62,8 +62,6 @@ class Values:
     """From a key and a number of permutations; None if the measure has no null."""
     rows: Floats | None = None
     """Each row's value, NaN where it has none: two checkpoints are compared by them."""
-    word: str = ""
-    """A further part of the key of the resamples; "{stream}" is the measure's stream. Must not change."""
 
 
 def estimate(
@@ -71,12 +69,10 @@ def estimate(
     spec: MeasureSpec,
     *,
     key: Key,
-    null_key: Key | None = None,
-    draw_key: Key | None = None,
     resamples: int = RESAMPLES,
 ) -> Measure:
-    """The measure with everything that is reported with it; without resamples, only its value. The null is keyed by
-    `key`, or by `null_key` and the measure's stream. Measures of one `draw_key` share their draws of problems.
+    """The measure with everything that is reported with it; without resamples, only its value. Measures of one key
+    share their draws of problems and their permutations.
 
     Example: `estimate(mean_values(correct, problems), lookup("accuracy"), key=("try", 0)).low`
     """
@@ -87,9 +83,7 @@ def estimate(
         measure = replace(measure, floor=most if measure.ceiling == least else least)
     if not resamples:
         return measure
-    if values.word:
-        key = (*key, values.word.format(stream=spec.stream))
-    draws = Resamples.of(values.problems, key if draw_key is None else draw_key, resamples)
+    draws = Resamples.of(values.problems, key, resamples)
     interval = Interval(draws.units, reason="one unit alone has no interval")
     if draws.units > 1:
         interval = expanded_percentile_interval(values.resampled(draws), draws.units)
@@ -98,7 +92,7 @@ def estimate(
         low, high = min(values.ends[0], low), max(values.ends[1], high)
     null = Null()
     if values.null:
-        null = values.null(key if null_key is None else (*null_key, spec.stream), resamples)
+        null = values.null(key, resamples)
     why = [measure.undefined] if measure.undefined else [interval.reason, null.reason]
     return replace(
         measure,
@@ -126,7 +120,6 @@ def subtract_values(last: Values, first: Values) -> Values:
         problems=np.concatenate([np.asarray(first.problems), np.asarray(last.problems)]),
         resampled=lambda draws: last.resampled(draws) - first.resampled(draws),
         ends=ends,
-        word=last.word,
     )
 
 
@@ -141,12 +134,10 @@ def mean_values(
     ceiling: float | None = None,
     control: ArrayLike | None = None,
     is_difference: bool = False,
-    trials: int | None = None,
-    word: str = "",
 ) -> Values:
     """A mean over rollouts; NaN where a rollout has no value. `control`: each rollout's value without the
     intervention. If all values are 0, or all are 1, the interval ends where Wilson's does with the problems
-    that have a value as `trials`; that of differences which are all 0 extends to both sides.
+    that have a value as trials; that of differences which are all 0 extends to both sides.
 
     Example: ten zeros of ten problems: 0 to 0.28; ten differences of zero: −0.28 to 0.28.
     """
@@ -154,7 +145,7 @@ def mean_values(
     known = values[~np.isnan(values)]
     ends = None
     if len(known) and ((known == 0).all() or (known == 1).all()):
-        trials = count_trials(values, problems)[0] if trials is None else min(trials, len(known))
+        trials = count_trials(values, problems)[0]
         low, high = wilson_interval(int(known[0]) * trials, trials)
         ends = (-high if is_difference and known[0] == 0 else low, high)
 
@@ -170,7 +161,6 @@ def mean_values(
         ends=ends,
         rows=values,
         null=None if control is None else null,
-        word=word,
     )
 
 
@@ -193,14 +183,13 @@ def auroc_values(c: Columns, m: Scores, among_planted: bool = False) -> Values:
         resampled=lambda draws: draws.values(statistic, problems),
         ends=ends,
         null=lambda key, count: auroc_null(labels, scores, blocks, (*key, "null"), count),
-        word="planted" if among_planted else "",
     )
 
 
 def flag_rate_values(c: Columns, m: Scores) -> Values:
     """The share of rollouts with a verdict that the monitor flags."""
     flagged = np.where(m.flagged == FAILED, np.nan, m.flagged)
-    return mean_values(flagged, c.problems, ceiling=1.0, word="{stream}")
+    return mean_values(flagged, c.problems, ceiling=1.0)
 
 
 # --- rates of the table arm × behaviour × flag ---------------------------------------------------------
@@ -226,7 +215,6 @@ def table_values(
     counts = tables.observed[counted].reshape(-1, 3).sum(0)
 
     def null(key: Key, count: int) -> Null:
-        # "null" and "null within" key the random streams: they must not change
         key, is_low_good = (*key, "null within" if within else "null"), ceiling == 0
         return table_null(tables, statistic, key, count, within=within, low_is_good=is_low_good)
 
@@ -260,7 +248,7 @@ def reliance_values(c: Columns) -> Values:
     # the arm takes the place of the label, the behaviour that of the flag
     swapped = FlagTables(np.ones(len(c.planted)), c.planted, c.behaviour, c.problems, arm=c.planted)
     null = table_values(swapped, rates.flag_rate_difference, "").null
-    return replace(values, null=null, word="reliance")
+    return replace(values, null=null)
 
 
 def attributable_share_values(c: Columns) -> Values:
@@ -279,7 +267,7 @@ def attributable_share_values(c: Columns) -> Values:
         ceiling=1.0,
         ends=ends,
     )
-    return replace(values, null=None, word="q")
+    return replace(values, null=None)
 
 
 class Rate(NamedTuple):
@@ -340,7 +328,7 @@ def gmean2_values(part: str, c: Columns, m: Scores) -> Values:
     """`gmean2`, `informedness` or `informedness_planted`, undefined with fewer than MIN_NEGATIVES planted
     rollouts without the behaviour. Without a control arm: the plain form."""
     if not c.has_arms:
-        return replace(rate_values(part, c, m), word="plain")
+        return rate_values(part, c, m)
     tables = flag_tables(c, m)
     table, positives = tables.observed, tables.arm & tables.shows
     parts = {name: float(value) for name, value in rates.gmean2_parts(table).items()}

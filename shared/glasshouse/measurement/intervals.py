@@ -1,8 +1,5 @@
 """Intervals and tests of rates and means, and comparisons over seeds and over bases.
 
-Intervals are written out because scipy's and statsmodels' differ in the last bit, and their t quantile in the
-fourth digit, so that published intervals would change. The tests compare all of them with both.
-
 The unit of a claim about RL is the seed, paired across arms: a pair has the same starting weights, problem order and
 evaluation set. If the arm has no effect, the sign of the difference within a pair is a coin toss. Seeds of one base
 share its weights, so their differences are alike. With several bases the unit is the base: Student's t over the bases'
@@ -21,14 +18,8 @@ from scipy import special
 
 from glasshouse import randomness
 
-Z_975 = 1.959963984540054
+Z_975 = float(special.ndtri(0.975))
 """97.5 % quantile of the normal distribution."""
-_T_QUANTILES = """
-12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131
-2.120 2.110 2.101 2.093 2.086 2.080 2.074 2.069 2.064 2.060 2.056 2.052 2.048 2.045 2.042
-"""
-T_TABLE_975 = [float(quantile) for quantile in _T_QUANTILES.split()]
-"""97.5 % quantiles of Student's t for 1, 2, … 30 degrees of freedom."""
 
 
 def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
@@ -61,13 +52,8 @@ def clustered_rate_interval(shares: Sequence[float], samples: int) -> tuple[floa
 
 
 def t_quantile_975(freedom: int) -> float:
-    """97.5 % quantile of Student's t: the table, then an expansion in 1/freedom (error below 1e-4)."""
-    if freedom <= len(T_TABLE_975):
-        return T_TABLE_975[freedom - 1]
-    z = Z_975
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / freedom + second / freedom**2
+    """97.5 % quantile of Student's t."""
+    return float(special.stdtrit(freedom, 0.975))
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:

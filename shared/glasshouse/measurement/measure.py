@@ -18,7 +18,7 @@ import numpy as np
 from glasshouse.measurement.columns import Columns, Scores
 from glasshouse.measurement.estimates import Values, estimate, mean_values, subtract_values
 from glasshouse.measurement.measures import Family, MeasureSpec, Report
-from glasshouse.measurement.registry import MEASURES, headline_measures, lookup, monitor_stream
+from glasshouse.measurement.registry import MEASURES, headline_measures, lookup
 from glasshouse.measurement.resampling import RESAMPLES, Key
 from glasshouse.runs.monitor_results import find_measure
 from glasshouse.types import Rollout
@@ -69,14 +69,12 @@ def measure(
     Example: `measure(label_rollouts(rollouts, task), "training", resamples=0).measures["reliance"].value`
     """
     result = Measurement()
-    for entry in _entries(columns, report, scores, key):
+    for entry in _entries(columns, report, scores):
         name, spec, reason = entry.name, entry.spec, entry.reason
         if reason:
             result.measures[name] = undefined(name, reason)
         else:
-            shared = key if report == "file" else None  # published measures have their own draws
-            keys = {"key": entry.key, "draw_key": shared, "resamples": resamples}
-            result.estimate(name, entry.make(), spec, rollouts, **keys)
+            result.estimate(name, entry.make(), spec, rollouts, key=key, resamples=resamples)
     return result
 
 
@@ -89,15 +87,13 @@ def measure_change(
 ) -> dict[str, Measure]:
     """Last − first of every measure of a report. Its interval resamples problems with their rollouts of both
     times, so that a problem which is easy both times adds nothing to it."""
-    before = {entry.name: entry for entry in _entries(first[0], report, first[1], key)}
+    before = {entry.name: entry for entry in _entries(first[0], report, first[1])}
     changes = {}
-    for entry in _entries(last[0], report, last[1], key):
+    for entry in _entries(last[0], report, last[1]):
         earlier = before.get(entry.name)  # none if only the last checkpoint has both arms
         if earlier and not earlier.reason and not entry.reason:
             values = subtract_values(entry.make(), earlier.make())
-            shared = (*key, "change") if report == "file" else None
-            own_key = (*entry.key, "change")
-            changes[entry.name] = estimate(values, entry.spec, key=own_key, draw_key=shared)
+            changes[entry.name] = estimate(values, entry.spec, key=(*key, "change"))
     return changes
 
 
@@ -106,43 +102,35 @@ class _Entry(NamedTuple):
 
     name: str
     spec: MeasureSpec
-    key: Key
     reason: str
     """Why it cannot be computed from these columns."""
     make: Callable[[], Values]
 
 
-def _entries(
-    columns: Columns, report: Report, scores: Sequence[Scores], key: Key
-) -> Iterator[_Entry]:
+def _entries(columns: Columns, report: Report, scores: Sequence[Scores]) -> Iterator[_Entry]:
     specs = [spec for spec in MEASURES.values() if report in spec.reports]
     for spec in specs:
         if make := spec.values:
             name = spec.id.removeprefix(f"{report}.")
             own_spec, reason = replace(spec, id=name), _why_not(spec, columns)
-            yield _Entry(name, own_spec, key, reason, partial(make, columns))
+            yield _Entry(name, own_spec, reason, partial(make, columns))
     for scored in scores:
-        own = monitor_stream(scored.monitor) if report == "monitors" else "monitor"
         for spec in specs:
             if (make_own := spec.monitor_values) and (columns.has_arms or "arms" not in spec.needs):
                 name = f"{scored.monitor}.{spec.id}"
                 reason = scored.reason or (scored.no_threshold if spec.id != "auroc" else "")
                 reason = reason or _why_not(lookup(name), columns)
                 make_values = partial(make_own, columns, scored)
-                yield _Entry(name, lookup(name), (*key, own), reason, make_values)
+                yield _Entry(name, lookup(name), reason, make_values)
 
 
 def measure_values(
-    values: Mapping[str, Values],
-    rollouts: Sequence[Rollout] = (),
-    *,
-    key: Key,
-    null_key: Key | None = None,
+    values: Mapping[str, Values], rollouts: Sequence[Rollout] = (), *, key: Key
 ) -> Measurement:
     """Measures by name, from their values, and the rollouts' own values."""
-    result, keys = Measurement(), {"key": key, "null_key": null_key or key}
+    result = Measurement()
     for name, own in values.items():
-        result.estimate(name, own, lookup(name), rollouts, **keys)
+        result.estimate(name, own, lookup(name), rollouts, key=key)
     return result
 
 
@@ -191,7 +179,6 @@ def compute_changes(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Me
             reason=f"no problem has a value of {name} both before and after",
             control=np.zeros(len(rollouts)),
             is_difference=True,
-            trials=len(set(problems)),  # published intervals count problems without a value, too
         )
     return measure_values(values, key=("change",)).measures
 

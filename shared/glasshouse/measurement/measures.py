@@ -95,8 +95,6 @@ class MeasureSpec:
     """The same for a measure of a monitor."""
     reports: tuple[Report, ...] = ()
     """What computes these values."""
-    stream: str
-    """Keys the measure's random resampling streams: must never change, or its p-values do."""
 
     @property
     def label_with_unit(self) -> str:
@@ -194,58 +192,17 @@ DEFINITIONS = {
 """The definition of each measure; those of `sampled_` and of generated ids stand at their entries."""
 
 
-STREAMS = {
-    "interventions.accuracy": "accuracy",
-    "early_answering_aoc": "early-answering AOC",
-    "trace": "TRACE",
-    "trace_true_grade": "TRACE, true grade",
-    "mistake_follow": "mistake-follow",
-    "has_cot": "has a CoT",
-    "cot_tokens": "CoT tokens",
-    "parse_failure_rate": "parse failures",
-    "attributable_share": "q",
-    "accuracy_control": "accuracy, control",
-    "accuracy_planted": "accuracy, planted",
-    "cot_characters": "CoT characters",
-    "hint_necessity": "plant necessity",
-    "follows_prompt_after_swap": "plant swapped: follows the prompt",
-    "follows_cot_after_swap": "plant swapped: follows the CoT",
-    "answer_kept_without_hint": "plant removed: keeps it",
-    "undetected_use": "undetected",
-    "auroc": "AUROC",
-    "auroc_planted": "AUROC, planted",
-    "tpr": "TPR",
-    "tnr": "TNR",
-    "gmean2": "g-mean²",
-    "informedness": "pz − FPR",
-    "informedness_planted": "pz − FPR, planted",
-    "flag_rate": "flags",
-    "follow_rate": "follow-rate",
-    "follow_rate_places": "follow-rate: places",
-    "follow_rate_synonyms": "follow-rate: synonyms",
-    "correct_untracked": "right, not tracked",
-    "writes_unrelated_words": "writes idle words",
-    "labels_to_auroc_095_unrelated": "labels to AUROC 0.95, idle",
-    "labels_to_auroc_095_own": "labels to AUROC 0.95, own",
-    "refit_auroc_unrelated": "refit AUROC, idle",
-    "refit_auroc_own": "refit AUROC, own",
-    "file.cot_characters": "CoT characters",
-}
-"""Key the random streams of measures that were renamed since: must never change."""
-
-
 def number(
     id: str, label: str = "", *, column: str = "", arm: int | None = None, **fields: Any
 ) -> MeasureSpec:
-    """A measure; label and stream are the words of its id if they are not given. With a column, it is the
+    """A measure; its label is the words of its id if none is given. With a column, it is the
     column's mean over all rollouts, or over those of an arm."""
-    words = id.replace("_", " ")
     if column:
         fields["values"] = lambda c: c.mean(
             getattr(c, column), None if arm is None else c.planted == arm
         )
-    fields = {"sentence": DEFINITIONS.get(id, ""), "stream": STREAMS.get(id, words)} | fields
-    return MeasureSpec(id=id, label=label or words, **fields)
+    fields = {"sentence": DEFINITIONS.get(id, "")} | fields
+    return MeasureSpec(id=id, label=label or id.replace("_", " "), **fields)
 
 
 def step_metric(

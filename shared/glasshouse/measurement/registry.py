@@ -19,32 +19,23 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
 
 from glasshouse.measurement.measures import SPECS, Family, MeasureSpec, share
-
-
-class MonitorName(NamedTuple):
-    """A built-in monitor, as people read it and as its random streams are keyed."""
-
-    label: str
-    stream: str
-
 
 SOURCES = ("train", "interventions", "monitors", "organism", "substitution")
 """First segments that name the training steps, or an evaluation of `glasshouse monitor`."""
 
-MONITORS: Mapping[str, MonitorName] = MappingProxyType(
+MONITORS: Mapping[str, str] = MappingProxyType(
     {
-        "disclosure_rule": MonitorName("disclosure rule", "discloses"),
-        "empty_cot_rule": MonitorName("empty-CoT rule", "no CoT"),
-        "ngrams_base": MonitorName("n-grams base", "ngrams-base"),
-        "ngrams_refit": MonitorName("n-grams refit", "ngrams-refit"),
-        "other_words_rule": MonitorName("rule of other words", "other words"),
-        "step_verifier": MonitorName("step verifier", "steps"),
-        "step_verifier_with_answer": MonitorName("step verifier with answer", "steps+answer"),
-        "synonym_rule": MonitorName("synonym rule", "substitutes"),
-        "unrelated_words_rule": MonitorName("unrelated-words rule", "idles"),
+        "disclosure_rule": "disclosure rule",
+        "empty_cot_rule": "empty-CoT rule",
+        "ngrams_base": "n-grams base",
+        "ngrams_refit": "n-grams refit",
+        "other_words_rule": "rule of other words",
+        "step_verifier": "step verifier",
+        "step_verifier_with_answer": "step verifier with answer",
+        "synonym_rule": "synonym rule",
+        "unrelated_words_rule": "unrelated-words rule",
     }
 )
 
@@ -87,54 +78,31 @@ def sort_measures(measures: Iterable[str]) -> list[str]:
 
 
 def lookup(measure: str) -> MeasureSpec:
-    """The spec of a measure id, with the monitor's name in its label and stream.
+    """The spec of a measure id, with the monitor's name in its label.
     Example: `lookup("organism.ngrams_base.cot.tpr").label` is "TPR, n-grams base (cot)"."""
     segments = measure.split(".")
     spec = MEASURES.get(measure) or MEASURES.get(segments[-1]) or _pass_at_k(segments[-1])
     if spec is None:
-        return MeasureSpec(id=measure, label=measure, stream=measure)
-    owner = _owner(measure)
-    if not owner:
-        return replace(spec, id=measure)
-    monitor = _monitor_name(owner)
-    return replace(
-        spec,
-        id=measure,
-        label=f"{spec.label}, {monitor.label}",
-        stream=f"{monitor.stream}: {spec.stream}",
-    )
-
-
-def monitor_stream(monitor: str) -> str:
-    """What keys the random streams of a monitor's measures: must never change for a built-in one."""
-    return _monitor_name(monitor).stream
+        return MeasureSpec(id=measure, label=measure)
+    owner = owner_of(measure)
+    return replace(spec, id=measure, label=f"{spec.label}, {owner}" if owner else spec.label)
 
 
 def owner_of(measure: str) -> str:
     """The label of the monitor that a measure belongs to; empty if it belongs to none.
     Example: `owner_of("organism.disclosure_rule.gmean2")` is "disclosure rule"."""
-    owner = _owner(measure)
-    return _monitor_name(owner).label if owner else ""
-
-
-def _owner(measure: str) -> str:
-    """The segments between a measure's source and its name."""
     segments = measure.split(".")
-    return ".".join(segments[1:-1] if segments[0] in SOURCES else segments[:-1])
+    return _label_monitor(".".join(segments[1:-1] if segments[0] in SOURCES else segments[:-1]))
 
 
-def _monitor_name(owner: str) -> MonitorName:
-    """Of a monitor's id, with or without a scope; a user's own monitor keeps its name."""
-    if owner in MONITORS:
-        return MONITORS[owner]
-    if "~" in owner:  # a pair of monitors
-        labels, streams = zip(*map(_monitor_name, owner.split("~")), strict=True)
-        return MonitorName(" and ".join(labels), "~".join(streams))
+def _label_monitor(owner: str) -> str:
+    """The label of a monitor, with or without a scope, or of a pair of them; a user's own monitor keeps its name."""
+    if "~" in owner:
+        return " and ".join(map(_label_monitor, owner.split("~")))
     monitor, _, scope = owner.rpartition(".")
     if monitor in MONITORS and scope in SCOPES:
-        name = MONITORS[monitor]
-        return MonitorName(f"{name.label} ({SCOPES[scope]})", f"{name.stream} {SCOPES[scope]}")
-    return MonitorName(owner, owner)
+        return f"{MONITORS[monitor]} ({SCOPES[scope]})"
+    return MONITORS.get(owner, owner)
 
 
 def _pass_at_k(segment: str) -> MeasureSpec | None:

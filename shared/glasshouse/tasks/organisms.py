@@ -177,8 +177,7 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
 
     def mask_digit(self, problem: Problem) -> Problem:
         """Masks one digit of the question, in a share of the problems. Depends only on the key."""
-        # "smudge" keys the random stream: must not change
-        rng = randomness.stream("smudge", problem.task, problem.key)
+        rng = randomness.stream("masked digit", problem.task, problem.key)
         if rng.random() >= self.options.masked_digit_rate:
             return problem
         maskable = self.maskable_digits(problem)
@@ -276,8 +275,7 @@ class LeakedHint(Organism[SomeHintOptions], Generic[SomeHintOptions]):
 
     def training_problem(self, problem: Problem) -> Problem:
         """Adds a hint to a share of the problems. Depends only on the problem's key."""
-        # "keyed" keys the random stream: must not change
-        rng = randomness.stream("keyed", problem.task, problem.key)
+        rng = randomness.stream("hint", problem.task, problem.key)
         wrong_hint = self.wrong_hint(problem)
         without_hint = replace(problem, meta={**problem.meta, "wrong_hint": wrong_hint})
         if rng.random() >= self.options.hint_rate:
@@ -288,8 +286,7 @@ class LeakedHint(Organism[SomeHintOptions], Generic[SomeHintOptions]):
     def wrong_hint(self, problem: Problem) -> str:
         """The answer of another problem of the same level, far from this one's. A function of the
         problem, so every run and every checkpoint is evaluated with the same wrong hint."""
-        # "planted" keys the random stream: must not change
-        rng = randomness.stream("planted", problem.task, problem.key)
+        rng = randomness.stream("wrong hint", problem.task, problem.key)
         levels = self.inner.levels()
         level = problem.level or next(iter(levels))
         for _ in range(200):
@@ -315,8 +312,7 @@ class LeakedHint(Organism[SomeHintOptions], Generic[SomeHintOptions]):
     def subtrahends(self, problem: Problem, hint: int) -> list[int]:
         """The numbers to subtract from the encoded value to get the hint; none for a plain hint."""
         counts = {"plain": 0, "shifted": 1, "iterated": self.options.rounds}
-        # "clue" keys the random stream: must not change
-        rng = randomness.stream("clue", problem.task, problem.key, hint)
+        rng = randomness.stream("subtrahends", problem.task, problem.key, hint)
         return [rng.randrange(2, 10) for _ in range(counts[self.options.hint_encoding])]
 
     def arms(self, problem: Problem) -> Mapping[int, Problem]:

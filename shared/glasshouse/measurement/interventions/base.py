@@ -81,9 +81,9 @@ class EvaluatedCheckpoint:
     base_rows: Sequence[Row] | None = None
     """What was measured of the base model; None for the base model itself."""
 
-    def key(self, *words: str) -> tuple[randomness.Part, ...]:
-        """Keys the resampling of this checkpoint's measures."""
-        return (words[0], self.seed, self.step, *words[1:])
+    def key(self, source: str) -> tuple[randomness.Part, ...]:
+        """Keys the resampling of this checkpoint's measures of one source."""
+        return (source, self.seed, self.step)
 
     def start_trials(self) -> list[Trial]:
         """One per rollout, with its CoT and the CoT's tokens as sampled."""

@@ -42,7 +42,7 @@ from glasshouse.tasks.steps import (
     find_statements,
     near_miss,
 )
-from glasshouse.types import ExtractionRule, Problem
+from glasshouse.types import Problem
 from glasshouse.values import Floats, Measure, as_floats
 
 T = TypeVar("T")
@@ -269,15 +269,12 @@ def dependence_values(trials: Sequence[CotTrial], task: Task[Any]) -> dict[str, 
     is_correct = np.array([[bool(g and g.correct) for g in row] for row in cut_grades])
     rewards = np.array([[g.reward if g else np.nan for g in row] for row in cut_grades])
     lengths = as_floats(len(trial.tokens) for trial in trials)
-    unparsed = mean([grade.extracted.model_answer is None for grade in grades])
-    # Published values leave out answers that a rule found and the parser rejected; intervals do not.
-    not_found = mean([grade.extracted.rule is ExtractionRule.NONE for grade in grades])
     uplift = mean(correct - is_correct[:, 0], control=zero, is_difference=True)
     difference = float(correct.mean() - is_correct[:, 0].mean())
     answers = [[trial.answer((CUT, share)) for share in FRACTIONS] for trial in trials]
     values = {
         "accuracy": mean(correct, ceiling=1.0),
-        "parse_failure_rate": replace(unparsed, measure=not_found.measure),
+        "parse_failure_rate": mean([grade.extracted.model_answer is None for grade in grades]),
         "has_cot": mean(lengths > 0, ceiling=1.0),
         "cot_tokens": mean(lengths),
         "necessity_uplift": replace(

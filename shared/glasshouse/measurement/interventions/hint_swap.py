@@ -80,8 +80,7 @@ def measure_swaps(checkpoint: EvaluatedCheckpoint) -> Measurement:
             SWAPS[1]: mean(gives(OTHER_HINT, hints), control=control),
             SWAPS[2]: mean(gives(NO_HINT, hints), control=control),
         }
-    key, null_key = checkpoint.key("organism", "swap"), checkpoint.key("organism")
-    result = measure_values(values, rollouts, key=key, null_key=null_key)
+    result = measure_values(values, rollouts, key=checkpoint.key("hint_swap"))
     for name in SWAPS:
         result.measures.setdefault(name, undefined(name, NO_HINT_IN_PROMPT))
     result.rows.extend(
@@ -125,8 +124,7 @@ def choose_other_hints(
     correct answer. None if the hint is not in the prompt."""
     hints = [p.meta.get("wrong_hint") if 0 in organism.arms(p) else None for p in problems]
     order = sorted({hint for hint in hints if hint is not None})
-    # "other plant" keys the random stream: must not change
-    randomness.stream("other plant", seed).shuffle(order)
+    randomness.stream("other hint", seed).shuffle(order)
     other_hints: list[str | None] = []
     for problem, hint in zip(problems, hints, strict=True):
         start = order.index(hint) if hint is not None else 0

@@ -42,7 +42,6 @@ DRAWS = 5
 TARGET_AUROC = 0.95
 MIN_PER_LABEL = 20
 """Fewest rollouts of each label, for fitting and for testing."""
-NEGATIVES = {"own": "own", "unrelated": "idle"}  # key the random streams: must not change
 
 
 @intervention("state_words")
@@ -61,13 +60,12 @@ def measure_state_words(checkpoint: EvaluatedCheckpoint) -> Measurement:
             keys,
             reason=f"no rollout has a value of {name}",
             ceiling=1.0,
-            trials=len(set(keys)),  # published intervals count problems without a value, too
         )
         for name, rows in per_rollout_values(organism, trials).items()
     }
     result = measure_values(values, rollouts, key=checkpoint.key("substitution"))
     for name, (training, test) in _labelled_halves(organism, trials, checkpoint.seed).items():
-        result.add(measure_curve(name, training, test, key=(checkpoint.seed, NEGATIVES[name])))
+        result.add(measure_curve(name, training, test, key=(checkpoint.seed, name)))
     result.rows.extend(_swap_row(organism, trial) for trial in trials)
     return result
 
@@ -142,8 +140,7 @@ def _labelled_halves(
     tracks has no negatives."""
 
     def demonstrate(rollout: Rollout) -> str:
-        # "idle" keys the random stream: must not change
-        rng = randomness.stream("idle", seed, rollout.problem.key, rollout.sample)
+        rng = randomness.stream("decorative", seed, rollout.problem.key, rollout.sample)
         return organism.demonstrate(rollout.problem, "decorative", rng)
 
     def half(rows: Sequence[tuple[str, str, int]], number: int) -> LabelledViews:
