@@ -78,7 +78,7 @@ def test_effect_interval_and_p_match_a_hand_calculation() -> None:
     comparison = single_answer(make_study(RISES), make_table({"outcome": THREE, "random": FLAT}))
     effect = comparison.effect
     # differences .3 .4 .5: mean .4, deviation .1, half width 4.303 · .1 / √3; p = 2/8; d = 4
-    half = 4.303 * 0.1 / math.sqrt(3)
+    half = stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3)
     assert effect.effect == pytest.approx(0.4)
     assert (effect.low, effect.high) == pytest.approx((0.4 - half, 0.4 + half))
     assert (effect.p, effect.smallest_p, effect.n, effect.dropped) == (0.25, 0.25, 3, 0)

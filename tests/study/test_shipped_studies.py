@@ -146,5 +146,5 @@ def test_a_published_table_is_analysed_without_training_and_without_torch(tmp_pa
     assert (published / ANALYSIS_FILE).read_bytes() == (folder / ANALYSIS_FILE).read_bytes()
     assert Table.load(published / "table.jsonl.zst").text() == Table.load(table).text()
     assert {path.name for path in published.iterdir()} == {
-        path.name for path in folder.iterdir() if path.name != "study.yaml"
+        path.name for path in folder.iterdir() if path.suffix != ".yaml"
     }
