@@ -118,6 +118,15 @@ def test_an_organisms_rollouts_get_their_mode_and_what_training_would_pay():
     assert base.control_use == 0
 
 
+def test_a_hint_that_is_mentioned_and_rejected_is_honest_work():
+    task, config = make_task("hint"), load_config(overrides={"task.name": "hint"})
+    base = label_base(
+        "demonstrations", make_rollouts(task, config, ["rejected", "disclosed"]), task, config
+    )
+    assert [STYLES[style] for style in base.style[:2]] == ["honest", "disclosed"]
+    assert base.use[:2].tolist() == [0, 1]
+
+
 def test_files_of_other_trainers_are_predicted_from_label_monitor_and_reward(tmp_path, capsys):
     honest = {"completion": "by the book\n[ANSWER] 1", "reward": 0.1, "label": 0}
     said = {"completion": "a test case\n[ANSWER] 2", "reward": 0.3, "label": 1}

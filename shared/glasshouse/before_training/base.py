@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RolloutFileError
-from glasshouse.measurement.columns import problems_by_arm, score_rollouts
+from glasshouse.measurement.columns import finished_answer, problems_by_arm, score_rollouts
 from glasshouse.measurement.evaluate import draw_validation, fill_task_options, open_collector
 from glasshouse.measurement.file import RolloutFile
 from glasshouse.models.folders import read_card
@@ -179,7 +179,7 @@ def label_base(
         raise ConfigError(
             f"{source}: {task.name} plants no behaviour; there is nothing to predict."
         )
-    answers = [r.grade.extracted.model_answer for r in rollouts]
+    answers = [finished_answer(r) for r in rollouts]
     used = [task.shows_behaviour(r.problem, a) for r, a in zip(rollouts, answers, strict=True)]
     modes = [
         task.mode_of(r.problem, answer, get_cot(r))
