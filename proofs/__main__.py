@@ -93,6 +93,10 @@ PROOFS = {
         10, "build the wheel, install it into a new environment, run the demo there",
         ("-m proofs.wheel",),
     ),
+    "versions": Proof(
+        5, "the oldest and the newest allowed transformers: models, templates, generation",
+        ("-m proofs.versions",),
+    ),
     "parser": Proof(
         15, "the answer parser on long hostile texts, a million generated texts, property tests",
         (

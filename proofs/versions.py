@@ -1,7 +1,7 @@
-"""Proves that other versions of transformers work: the tests that load, save, generate and resume, with each of them.
+"""Proves that other versions of transformers work: the tests of models, templates and generation with each.
 
     make proofs ONLY=versions                                the ends of the range in shared/pyproject.toml
-    make proofs ONLY=versions ARGS="5.10.4 5.17.0"           others
+    make proofs ONLY=versions ARGS="5.19.0 5.21.1"           others
 
 A version and its dependencies are installed into build/versions and come before those of the environment. PyTorch is
 that of the environment: its other versions are gigabytes on Linux, since the public index has the CUDA build.
@@ -16,8 +16,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "versions"
-ENDS = ("5.0.0", "5.23.0")
-TESTS = ("tests/models", "tests/generate", "tests/learn", "tests/training/test_resume.py")
+ENDS = ("5.17.0", "5.23.0")
+TESTS = (
+    "tests/models/test_policy.py", "tests/models/test_chat_template.py", "tests/models/test_tokenizer.py",
+    "tests/models/test_architectures.py", "tests/generate/test_engine.py",
+)  # fmt: skip
 SHOW = "import torch, transformers as t; print('transformers', t.__version__, t.__file__, 'torch', torch.__version__)"
 
 
@@ -41,7 +44,7 @@ def main(versions: list[str]) -> int:
             ).strip(),
             flush=True,
         )
-        tests = [sys.executable, "-m", "pytest", "-q", *TESTS, "-k", "not gym"]
+        tests = [sys.executable, "-m", "pytest", "-q", *TESTS]
         if subprocess.run(tests, cwd=ROOT, env=environment, check=False).returncode:
             failed.append(version)
     print(f"failed: {', '.join(failed)}" if failed else "all versions passed")
