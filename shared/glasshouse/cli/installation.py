@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import os
 import platform
@@ -89,20 +88,16 @@ def describe_device() -> str:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return cores
-    tree = ast.parse(Path(spec.origin).with_name("version.py").read_text())
-    facts = {
-        node.target.id: ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value
-    }
-    if not facts.get("cuda"):
+    version = Path(spec.origin).with_name("version.py").read_text()
+    cuda = re.search(r"^cuda\b.*= '(.+)'$", version, re.MULTILINE)
+    if not cuda:
         return f"{cores}; this build of torch uses no GPU"
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
         gpus = listed.stdout.strip().splitlines() if listed.returncode == 0 else []
     except (OSError, subprocess.SubprocessError):
         gpus = []
-    return f"{cores}; CUDA {facts['cuda']}, {', '.join(gpus) or 'no GPU found'}"
+    return f"{cores}; CUDA {cuda[1]}, {', '.join(gpus) or 'no GPU found'}"
 
 
 def describe_kernel() -> str:
