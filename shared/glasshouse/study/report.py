@@ -67,11 +67,14 @@ and ends there. A dash: undefined, or not asked.
 averaged."""
 
 
-def write_report(analysis: Analysis, out: Path, console: Console | None = None) -> None:
-    """Write study.json, figures and report.html, and print the answers."""
+def write_report(
+    analysis: Analysis, out: Path, console: Console | None = None, *, figures: bool = True
+) -> None:
+    """Write study.json, figures and report.html, and print the answers. The page draws its own figures."""
     results = out / "results"
     write_analysis(analysis, results)
-    save_figures(analysis, results / "figures")
+    if figures:
+        save_figures(analysis, results / "figures")
     write_text(results / REPORT_FILE, render_report(analysis))
     if console:
         print_study(analysis, console)
@@ -82,6 +85,7 @@ def write_report(analysis: Analysis, out: Path, console: Console | None = None) 
 def publish_study(analysis: Analysis, table: Table, out: Path, folder: Path, command: str) -> None:
     """Copy to `folder` what is worth committing: table, analysis, figures and a README."""
     results = out / "results"
+    save_figures(analysis, results / "figures")
     table.save(folder / f"table.jsonl{COMPRESSED_SUFFIX}")
     figures = {f"{n}.svg": text for n, (text, _) in plan_figures(analysis).items()}
     rollouts = [file for file in [results / ROLLOUTS_FILE] if file.exists()]

@@ -174,7 +174,7 @@ def run_study(
         )
         warnings = count_warnings(plan_runs(study, folder))
     analysis = analyse_study(study, rows)
-    write_report(analysis, folder, console)
+    write_report(analysis, folder, console, figures=table is None)
     return StudyResult(study=study, path=folder, table=rows, analysis=analysis, warnings=warnings)
 
 

@@ -180,7 +180,7 @@ class TerminalDisplay(Display):
         duration = format_duration(summary["seconds"])
         for line in (
             f"{count_noun(summary['steps_done'], 'step')} in {duration}",
-            f"files        {run}  (results/summary.json, metrics.jsonl, rollouts.jsonl.zst)",
+            f"files        {run}  (NOTES.md, results/curves.svg, metrics.jsonl, rollouts.jsonl.zst)",
             f"rollout log  {LogSize(**summary['rollout_log'])}",
             f"checkpoint   {summary['checkpoint']}",
             f"next         {shell_command(['glasshouse', 'eval', summary['checkpoint']])}",
