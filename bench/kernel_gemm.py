@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.kernel.build import FLAGS, SOURCE, VARIANTS, find_compiler, find_variant
+from glasshouse.kernel.small_llama import count_common_tokens
 from glasshouse.models.policy import load_empty_model
-from glasshouse.models.shared_prefix import count_common_tokens
 
 Rows = Sequence[Mapping[str, Any]]
 """The rollouts of a step, as the log has them."""

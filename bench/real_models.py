@@ -32,10 +32,10 @@ from gemm import YARDSTICKS, Summary
 from worker_process import FOLDER
 from workload import STYLE, Workload
 
+from glasshouse.kernel.small_llama import count_common_tokens
 from glasshouse.models.chat_template import render_prompt
 from glasshouse.models.folders import locate_model
 from glasshouse.models.policy import load_tokenizer
-from glasshouse.models.shared_prefix import count_common_tokens
 from glasshouse.tasks.base import make_task
 
 STEPS = 3

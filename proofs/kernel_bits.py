@@ -39,9 +39,9 @@ from glasshouse.kernel.build import (
     find_compiler,
     find_variant,
 )
+from glasshouse.kernel.small_llama import count_common_tokens
 from glasshouse.models.llama import open_kernel
 from glasshouse.models.policy import load_policy
-from glasshouse.models.shared_prefix import count_common_tokens
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.tasks.base import make_task
 from glasshouse.training.run import TrainingRun
@@ -127,7 +127,6 @@ def write_driver_input(file: Path) -> bytes:
         prompts,
         [SAMPLES] * GROUPS,
         noise[0],
-        common=common,
         temperature=1.0,
         end_tokens=policy.end_tokens,
     )

@@ -9,7 +9,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from glasshouse.config.schema import LearnConfig
 from glasshouse.errors import RunError
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.kernel import build
-from glasshouse.kernel.small_llama import Group, SmallLlama
+from glasshouse.kernel.small_llama import Group, Part, SmallLlama, divide_prompts
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models import llama
@@ -113,11 +113,11 @@ def test_bits_do_not_depend_on_registers_threads_or_the_batch(
     keys = np.arange(24, dtype=np.uint64)
     noise = randomness.uniforms(keys, 0, 30)
 
-    def compute(library: ctypes.CDLL, threads: int, common: int) -> dict[str, str]:
+    def compute(library: ctypes.CDLL, threads: int) -> dict[str, str]:
         model = SmallLlama(library, policy.model, threads)
         options: dict[str, Any] = {"temperature": 0.9, "end_tokens": range(4, 12)}
         counts = [6] * 4
-        outputs = model.generate(prompts, counts, noise, common=common, **options)
+        outputs = model.generate(prompts, counts, noise, **options)
         tokens, logprobs, lengths = outputs
         for row in (0, 7, 23):  # alone
             alone = model.generate([prompts[row // 6]], [1], noise[row : row + 1], **options)
@@ -133,12 +133,29 @@ def test_bits_do_not_depend_on_registers_threads_or_the_batch(
         arrays = {"tokens": tokens, "logprobs": logprobs, "gradients": gradients}
         return {key: hashlib.sha256(a.tobytes()).hexdigest() for key, a in arrays.items()}
 
-    results = [
-        compute(library, threads, common)
-        for library in libraries.values()
-        for threads, common in ((1, 0), (1, 3), (4, 2))
-    ]
+    results = [compute(library, threads) for library in libraries.values() for threads in (1, 2, 4)]
     assert all(result == results[0] for result in results)
+
+
+def test_prompts_that_begin_alike_are_computed_once_if_that_pays(pocket: Policy) -> None:
+    starts = (tuple(range(20, 60)), tuple(range(100, 140)))
+    prompts = [(*start, *start[:n], 9) for n in range(1, 6) for start in starts]
+
+    def count_rows(parts: Sequence[Part]) -> int:
+        assert sorted(g for part in parts for g in part.prompts) == list(range(len(prompts)))
+        return sum(p.common + sum(len(prompts[g]) - p.common for g in p.prompts) for p in parts)
+
+    alike, together = (list(divide_prompts(prompts, 1, limit)) for limit in (8, 1000))
+    assert count_rows(alike) < 0.3 * sum(map(len, prompts)) < count_rows(together)
+    assert [len(list(divide_prompts(prompts, n, 1000))) for n in (1, 2)] == [1, 2]
+    kernel = llama.open_kernel(pocket.model)
+    assert kernel is not None
+    noise = np.full((len(prompts), 8), 0.5)
+    options: dict[str, Any] = {"temperature": 0.0, "end_tokens": ()}
+    found = kernel.generate(prompts, [1] * len(prompts), noise, **options)
+    for n, prompt in enumerate(prompts):
+        alone = kernel.generate([prompt], [1], noise[:1], **options)
+        assert all(np.array_equal(a[0], b[n]) for a, b in zip(alone, found, strict=True))
 
 
 # ── the default, and the options that take the general path ──────────────────────────────────────

@@ -13,13 +13,14 @@ import torch
 from glasshouse.config.schema import LearnConfig
 from glasshouse.generate.llama_decoder import LlamaDecoder
 from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.kernel.small_llama import count_common_tokens
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.microbatches import TrainingSample, split_into_blocks
 from glasshouse.models import devices, llama
 from glasshouse.models.adapters import add_adapters
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy
-from glasshouse.models.shared_prefix import SharedPrefixes, count_common_tokens
+from glasshouse.models.shared_prefix import SharedPrefixes
 from glasshouse.types import Request, SamplingParams
 
 Tiny = Callable[..., Policy]

@@ -25,10 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from glasshouse.kernel.small_llama import count_common_tokens
 from glasshouse.models import llama
 from glasshouse.models.linear import linear
 from glasshouse.models.llama import Cache
-from glasshouse.models.shared_prefix import count_common_tokens, forward_prompts
+from glasshouse.models.shared_prefix import forward_prompts
 
 SHRINK_BELOW = 0.75
 """Share of the rows of the grid, if it were smaller, below which moving the caches pays."""

@@ -30,7 +30,6 @@ from glasshouse.generate.sampling import sample_tokens
 from glasshouse.kernel.small_llama import SmallLlama
 from glasshouse.models import llama
 from glasshouse.models.policy import Policy
-from glasshouse.models.shared_prefix import count_common_tokens
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
 SYNC_EVERY = {"cpu": 1}
@@ -104,7 +103,6 @@ class TorchGenerator:
             prompts,
             [len(group) for group in keys],
             randomness.uniforms(flat, 0, sampling.max_tokens),
-            common=count_common_tokens(prompts),
             temperature=sampling.temperature,
             end_tokens=self.policy.end_tokens,
         )

@@ -150,42 +150,34 @@ class SmallLlama:
         counts: Sequence[int],
         noise: np.ndarray,
         *,
-        common: int = 0,
         temperature: float,
         end_tokens: Iterable[int],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens and log-probabilities, `(rows, max_tokens)`, and lengths of `counts[g]` completions per prompt, given
-        `noise` of the same shape. The prompts begin with the same `common` tokens."""
+        `noise` of the same shape. What prompts begin with in common is computed once where that pays."""
         rows, limit = noise.shape
-        noise = np.ascontiguousarray(noise, np.float32)
         tokens, lengths = np.zeros((rows, limit), np.int64), np.zeros(rows, np.int64)
         logprobs = np.zeros((rows, limit), np.float32)
         is_end = np.zeros(self.struct.V, np.uint8)
         is_end[list(end_tokens)] = 1
         model = self._prepare(temperature, max(map(len, prompts)) + limit)
-        bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        bounds = np.cumsum([0, *counts])
 
-        def run(part: range) -> None:
-            first, own = bounds[part.start], bounds[part.start : part.stop + 1] - bounds[part.start]
-            chosen = [prompts[g] for g in part]
-            unit = Unit(chosen[0][:common], [p[common:] for p in chosen])
-            slots = min(SLOTS, int(own[-1]))
-            requests = _Requests(len(part), limit, slots, at(own), at(noise[first:]), at(is_end))
+        def run(part: Part) -> None:
+            own = np.cumsum([0, *(counts[g] for g in part.prompts)])
+            places = np.concatenate([np.arange(bounds[g], bounds[g + 1]) for g in part.prompts])
+            chosen = [prompts[g] for g in part.prompts]
+            unit = Unit(chosen[0][: part.common], [p[part.common :] for p in chosen])
+            numbers = np.ascontiguousarray(noise[places], np.float32)
+            slots = min(SLOTS, len(places))
+            requests = _Requests(len(chosen), limit, slots, at(own), at(numbers), at(is_end))
+            results = tokens[places], logprobs[places], lengths[places]
             self.library.generate(
-                model,
-                ctypes.byref(unit.struct),
-                ctypes.byref(requests),
-                at(tokens[first:]),
-                at(logprobs[first:]),
-                at(lengths[first:]),
+                model, ctypes.byref(unit.struct), ctypes.byref(requests), *map(at, results)
             )
+            tokens[places], logprobs[places], lengths[places] = results
 
-        rows_before = np.cumsum([len(p) - common for p in prompts])
-        most = max(1, min(PREFILL_ROWS, -(-int(rows_before[-1]) // self.threads)))
-        cuts = np.flatnonzero(np.diff((rows_before - 1) // most, prepend=-1)).tolist()
-        deque_all(
-            self._map(run, [range(a, b) for a, b in itertools.pairwise([*cuts, len(prompts)])])
-        )
+        deque_all(self._map(run, divide_prompts(prompts, self.threads, limit)))
         return tokens, logprobs, lengths
 
     def logprobs(self, groups: Sequence[Group], temperature: float = 1.0) -> Tape:
@@ -250,6 +242,52 @@ class SmallLlama:
             if self.threads == 1
             else _pool(self.threads, os.getpid()).map(run, parts)
         )
+
+
+class Part(NamedTuple):
+    """Prompts that a call decodes together."""
+
+    prompts: list[int]
+    common: int
+    """Tokens with which all of them begin."""
+
+
+def divide_prompts(
+    prompts: Sequence[Sequence[int]], threads: int, max_tokens: int
+) -> Iterator[Part]:
+    """Divides prompts into parts, one per thread at least. Those that begin alike are in one part, if that saves more
+    tokens than a part decodes: a part of its own decodes fewer rows at a time."""
+    clusters: list[Part] = []
+    order = sorted(range(len(prompts)), key=lambda g: tuple(prompts[g]))
+    for g in order:
+        own, last = len(prompts[g]) - 1, clusters[-1] if clusters else None
+        if last is not None:
+            alike = count_common_tokens([prompts[last.prompts[-1]], prompts[g]])
+            common, n = min(last.common, alike), len(last.prompts)
+            if (n - 1) * last.common - n * common <= max_tokens:
+                last.prompts.append(g)
+                clusters[-1] = Part(last.prompts, common)
+                continue
+        clusters.append(Part([g], own))
+    total = sum(len(p) for p in prompts) - sum(c.common * (len(c.prompts) - 1) for c in clusters)
+    most = max(1, min(PREFILL_ROWS, -(-total // threads)))
+    for cluster in clusters:
+        rows = np.cumsum([len(prompts[g]) - cluster.common for g in cluster.prompts])
+        cuts = np.flatnonzero(np.diff((rows - 1) // most, prepend=-1)).tolist()
+        for a, b in itertools.pairwise([*cuts, len(cluster.prompts)]):
+            yield Part(cluster.prompts[a:b], cluster.common if b - a > 1 else 0)
+
+
+def count_common_tokens(prompts: Sequence[Sequence[int]]) -> int:
+    """Tokens with which all prompts start, at most all but one of the shortest.
+
+    Example: `count_common_tokens([(1, 2, 3), (1, 2, 4, 5)]) == 2`
+    """
+    if len(prompts) < 2:
+        return 0
+    columns = zip(*prompts, strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
+    return min(common, min(map(len, prompts)) - 1)
 
 
 def at(array: np.ndarray) -> ctypes.c_void_p:

@@ -25,7 +25,12 @@ from torch import Tensor
 
 from glasshouse.config.schema import Config, LearnConfig
 from glasshouse.errors import ModelError, RunError
-from glasshouse.kernel.small_llama import KernelAdamW, SmallLlama, clip_gradients
+from glasshouse.kernel.small_llama import (
+    KernelAdamW,
+    SmallLlama,
+    clip_gradients,
+    count_common_tokens,
+)
 from glasshouse.learn.losses import LossInputs, LossSettings, can_skip_zero_advantage, get_algorithm
 from glasshouse.learn.microbatches import (
     TrainingSample,
@@ -40,7 +45,7 @@ from glasshouse.models.adapters import without_adapters
 from glasshouse.models.devices import is_large, use_one_torch_thread
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy, check_tensor
-from glasshouse.models.shared_prefix import SharedPrefixes, count_common_tokens
+from glasshouse.models.shared_prefix import SharedPrefixes
 
 KL_ROWS = 16
 """Rows per step on which the KL divergence to the starting policy is measured for the metrics."""

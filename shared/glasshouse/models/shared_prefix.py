@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from glasshouse.kernel.small_llama import count_common_tokens
 from glasshouse.models import llama
 from glasshouse.models.llama import Cache, Past
 from glasshouse.models.logprobs import pad_rows, scatter_to_mask, token_logprobs
@@ -37,18 +38,6 @@ class PromptStates(NamedTuple):
     """(1, J, C, d) of the common start; empty if C is 0."""
     rest: Cache
     """(G, J, P - C, d)"""
-
-
-def count_common_tokens(prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens with which all prompts start, at most all but one of the shortest.
-
-    Example: `count_common_tokens([(1, 2, 3), (1, 2, 4, 5)]) == 2`
-    """
-    if len(prompts) < 2:
-        return 0
-    columns = zip(*prompts, strict=False)
-    common = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
-    return min(common, min(map(len, prompts)) - 1)
 
 
 def forward_prompts(

@@ -21,6 +21,7 @@ from glasshouse import randomness
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.generate.torch_engine import cache_width
+from glasshouse.kernel.small_llama import count_common_tokens
 from glasshouse.measurement.evaluate import fill_task_options
 from glasshouse.models import llama
 from glasshouse.models.adapters import check_targets
@@ -39,7 +40,6 @@ from glasshouse.models.policy import (
     load_empty_model,
     load_tokenizer,
 )
-from glasshouse.models.shared_prefix import count_common_tokens
 from glasshouse.registry import import_modules
 from glasshouse.tasks.base import make_task
 

@@ -41,6 +41,7 @@ from glasshouse.files import (
     write_json,
     write_text,
 )
+from glasshouse.kernel.small_llama import count_common_tokens
 from glasshouse.learn.learner import GradientBlock, Gradients, Learner, LearnerState, StepSize
 from glasshouse.learn.losses import LossInputs
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
@@ -53,7 +54,6 @@ from glasshouse.models.policy import (
     load_policy,
     save_policy,
 )
-from glasshouse.models.shared_prefix import count_common_tokens
 from glasshouse.models.sources import find_changes, hash_sources
 from glasshouse.models.tokenizer import CHAT_TEMPLATE, DROPPING_TEMPLATE, train_tokenizer
 from glasshouse.runs.checkpoints import (

@@ -31,7 +31,7 @@ ANSWER_TAG = "[ANSWER] "
 THINK_END = "</think>"
 ANSWER_TOKENS = 32
 """Most tokens of a forced answer."""
-CHUNK_SIZE = 256
+CHUNK_SIZE = 2048
 """Forced prefixes per call of the generator."""
 RESERVED = ("train", "interventions", "monitors", "organism", "substitution")
 """First segments of published measure ids."""
