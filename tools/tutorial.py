@@ -9,7 +9,6 @@ widgets, and a figure that is not drawn at all fail the build.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -64,16 +63,9 @@ def execute(notebook: Any, python: str) -> None:
         spec = {"argv": command, "display_name": "Glasshouse", "language": "python"}
         (kernel / "kernel.json").write_text(json.dumps(spec))
         specs = KernelSpecManager(kernel_dirs=[str(kernel.parent)])
-        manager = AsyncKernelManager(
-            kernel_name="glasshouse", kernel_spec_manager=specs, transport="ipc"
-        )
+        manager = AsyncKernelManager(kernel_name="glasshouse", kernel_spec_manager=specs)
         resources = {"metadata": {"path": folder}}
-        try:
-            NotebookClient(
-                notebook, km=manager, timeout=CELL_SECONDS, resources=resources
-            ).execute()
-        finally:
-            asyncio.run(manager.shutdown_kernel(now=True))
+        NotebookClient(notebook, km=manager, timeout=CELL_SECONDS, resources=resources).execute()
 
 
 def remove_widgets(notebook: Any) -> int:
