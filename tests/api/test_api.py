@@ -97,8 +97,8 @@ def test_plot_study_draws_the_effects_and_a_curve_of_each_measure():
         load_study(folder / "study.yaml"), Table.load(folder / "table.jsonl.zst")
     )
     figures = glasshouse.plot_study(SimpleNamespace(analysis=analysis))
-    published = {file.stem for file in folder.glob("*.png")}
-    assert {name.removesuffix(".png") for name in figures} == published
+    published = {file.stem for file in folder.glob("*.svg")}
+    assert {Path(name).stem for name in figures} == published
     assert all(figure.axes for figure in figures.values())
 
 
@@ -221,7 +221,7 @@ with redirect_stdout(printed):
     threading.Thread(target=main, args=(["view", sys.argv[2], "--port", "0"],), daemon=True).start()
     while "http" not in printed.getvalue():
         time.sleep(0.05)
-address = re.search("http://[^#]*", printed.getvalue())[0]
+address = re.search("http://[^#\\s]*", printed.getvalue())[0]
 for name in ("api/rollouts", "api/run"):
     with urllib.request.urlopen(address + name + "?run=rollouts.jsonl", timeout=60) as answer:
         codes.append(answer.status if b"error" not in answer.read() else 0)
