@@ -7,8 +7,8 @@ the batch (length-normalised log-probability times reward, +1 if correct, -1 oth
 generators receive the new weights. Trainer and generators are Monarch actors in separate processes;
 docs/scale.md explains how they work together.
 
-The system prompt contains a worked example and asks for steps. The pocket model's chat template drops it;
-other models see it (`glasshouse tasks sum_digits --model NAME` shows the prompt of a model).
+The system prompt contains a worked example and asks for steps (`glasshouse tasks sum_digits` shows what
+the model reads).
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class RuleGenerator:
         return [[complete(self.policy, self.answer(text))] for text in texts]
 
     def answer(self, text: str) -> str:
-        question = next(question for question in self.problems if text.startswith(question))
-        problem, prefix = self.problems[question], text.removeprefix(question)
+        question = next(question for question in self.problems if question in text)
+        problem, prefix = self.problems[question], text.rpartition(question)[2]
         if prefix.endswith(TAG):
             steps = find_statements(prefix) if self.uses_cot else []
             return str(steps[-1].value) if steps else "1" if self.uses_cot else problem.gold_answer

@@ -103,11 +103,6 @@ def test_nothing_is_claimed_where_nothing_is_planted(tmp_path: Path) -> None:
         assert [
             n for n, m in organism.items() if m["value"] is not None and (m["p"] or 1) <= 0.05
         ] == []
-        for scope in SCOPES:
-            scope_id = scope.value.replace("+", "_")
-            auroc = organism[f"ngrams_refit.{scope_id}.auroc"]
-            assert auroc["value"] is None
-            assert "to fit on" in auroc["undefined"]
     assert "a change of reliance is not shown" in results["verdict"]
 
 
@@ -152,7 +147,7 @@ def test_measures_that_need_a_control_arm_are_undefined_without_one(tmp_path: Pa
     assert "control arm" in organism["reliance"]["undefined"]
     assert {organism[name]["undefined"] for name in SWAPS} == {NO_HINT_IN_PROMPT}
     assert organism["hint_necessity"]["value"] is not None
-    assert organism["behaviour"]["value"] > 0.1
+    assert organism["behaviour"]["value"] > 0.05  # .14 of 500 rollouts
     # the buggy grader rewards more than correct answers, after any fraction of the CoT
     traces = [measures["interventions"][n]["value"] for n in ("trace", "trace_true_grade")]
     assert traces[0] > traces[1]

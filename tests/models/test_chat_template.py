@@ -24,7 +24,8 @@ from glasshouse.models.chat_template import (
 )
 from glasshouse.models.folders import BASES_FOLDER, read_card
 from glasshouse.models.packaged import CARD_FILE
-from glasshouse.models.policy import Policy, load_tokenizer
+from glasshouse.models.policy import Policy, load_policy, load_tokenizer
+from glasshouse.models.tokenizer import DROPPING_TEMPLATE
 from glasshouse.rollout.collector import RolloutCollector
 from glasshouse.tasks.base import make_task
 from glasshouse.training.display import TerminalDisplay
@@ -75,7 +76,9 @@ def test_model_that_sees_system_messages_gets_the_worked_example_and_step_by_ste
     assert prompt.endswith(f"<|user|>{CHAT[1]['content']}<|end|><|assistant|>")
 
 
-@pytest.mark.parametrize(("template", "roles"), [("", ["user"]), (WITH_SYSTEM, ["system", "user"])])
+@pytest.mark.parametrize(
+    ("template", "roles"), [(DROPPING_TEMPLATE, ["user"]), ("", ["system", "user"])]
+)
 def test_logged_messages_are_those_in_the_prompt(
     pocket: Policy, template: str, roles: list[str]
 ) -> None:
@@ -95,30 +98,26 @@ def test_logged_messages_are_those_in_the_prompt(
 
 
 def test_tasks_shows_the_prompt_of_the_default_model_and_of_another(
-    capsys: pytest.CaptureFixture[str], seeing: Policy, tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["tasks", "sum_digits"]) == 0
-    printed = capsys.readouterr().out
-    shown = printed.split("prompt of the model pocket")[1].splitlines()
-    assert "drops the system message" in shown[1]
-    assert shown[2].startswith("<|user|>What is")
-    assert shown[2].endswith("<|assistant|>")
+    shown = capsys.readouterr().out.split("prompt of the model pocket")[1]
+    assert "drops the system message" not in shown
+    assert f"{CHAT[0]['content']}<|user|>What is" in shown
 
-    seeing.model.save_pretrained(tmp_path / "model")
-    seeing.tokenizer.save_pretrained(tmp_path / "model")
-    assert main(["tasks", "sum_digits", "--model", str(tmp_path / "model")]) == 0
-    printed = capsys.readouterr().out
-    assert "drops the system message" not in printed
-    assert "<|system|>You add up the digits" in printed
+    assert main(["tasks", "sum_digits", "--model", MOCK]) == 0
+    shown = capsys.readouterr().out.split("prompt of the model")[1]
+    assert "drops the system message" in shown
+    assert CHAT[0]["content"] not in shown
 
     assert main(["tasks", "sum_digits", "--model", "pokcet"]) == 2
     assert '"pocket"' in capsys.readouterr().err
 
 
 def test_run_says_at_its_start_that_the_template_drops_the_system_message(
-    pocket: Policy, seeing: Policy
+    pocket: Policy,
 ) -> None:
-    for policy, expected in ((pocket, 1), (seeing, 0)):
+    for policy, expected in ((load_policy(MOCK), 1), (pocket, 0)):
         out = io.StringIO()
         TerminalDisplay(Console(file=out)).start(load_config([], []), Path("run"), policy, TASK)
         assert out.getvalue().count("drops the system message") == expected

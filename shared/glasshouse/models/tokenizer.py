@@ -1,7 +1,7 @@
 """The pocket model's tokenizer: byte-level BPE in which digits never merge.
 
 All 256 bytes are in the vocabulary, so that every text round-trips. The chat template writes the system message
-before the question, or drops it, as the recipe says (`system_prompt`).
+before the question, or drops it, as the recipe says (`system_prompt_phases`).
 """
 
 from __future__ import annotations

@@ -104,8 +104,9 @@ class Recipe(_Settings):
     vocab_size: int = 512
     phrases: bool = False
     """Tokens may span several words, so that prompts are shorter."""
-    system_prompt: bool = False
-    """The model reads the task's system prompt; else its chat template drops system messages."""
+    system_prompt_phases: int = Field(0, ge=0)
+    """In so many of the last phases the prompts contain the system message. The others, which learn the tasks, have
+    shorter prompts. 0: the model's chat template drops system messages."""
 
     batch_size: int = 64
     microbatch_tokens: int = 1024
@@ -134,6 +135,11 @@ class Recipe(_Settings):
                 return phase, step
             step -= phase.steps
         return self.phases[-1], step
+
+    def shows_system_prompt(self, step: int) -> bool:
+        """Whether the prompts of a step contain the system message, if the chat template renders it."""
+        hidden = self.phases[: -self.system_prompt_phases] if self.system_prompt_phases else ()
+        return step >= sum(phase.steps for phase in hidden)
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""

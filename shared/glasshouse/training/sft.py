@@ -296,7 +296,7 @@ def load_start(config: Config, recipe: Recipe) -> Policy:
         recipe.tokenizer_texts(),
         recipe.vocab_size,
         phrases=recipe.phrases,
-        template=CHAT_TEMPLATE if recipe.system_prompt else DROPPING_TEMPLATE,
+        template=CHAT_TEMPLATE if recipe.system_prompt_phases else DROPPING_TEMPLATE,
     )
     heads = recipe.hidden_size // HEAD_DIM
     config = LlamaConfig(
@@ -384,10 +384,11 @@ def make_batch(recipe: Recipe, policy: Policy, step: int) -> list[tuple[str, Tra
     batch = []
     for _ in range(recipe.batch_size):
         entry, problem, text = phase.draw_demonstration(rng)
-        messages = entry.built_task.messages(problem, entry.style)
-        _, prompt = policy.encode_prompt(messages)
+        system, question = entry.built_task.messages(problem, entry.style)
+        shown = [system, question] if recipe.shows_system_prompt(step) else [question]
+        _, prompt = policy.encode_prompt(shown)
         tokens = [*policy.tokenizer(text, add_special_tokens=False)["input_ids"], end]
-        batch.append((messages[0]["content"], _make_sample(prompt, tokens, first=0)))
+        batch.append((system["content"], _make_sample(prompt, tokens, first=0)))
     return batch
 
 
