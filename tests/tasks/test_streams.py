@@ -30,6 +30,7 @@ SMALL = {
     "arithmetic": {"steps": (1, 2), "operand_high": 4},
     "multiplication": {"left_digits": 1, "right_digits": 2},
     "interleave": {"length": (1, 2), "high": 4},
+    "word_problems": {"steps": (1, 2), "operand_high": 4},
 }
 
 

@@ -128,7 +128,7 @@ def _choose_ticks(low: float, high: float) -> list[float]:
 
     Example: `_choose_ticks(-0.3, 0.9)` gives -0.5, 0, 0.5 and 1
     """
-    span = (high - low) or abs(high) or 1.0
+    span = next((size for size in (high - low, abs(high)) if size > 1e-9), 1.0)
     power = 10 ** math.floor(math.log10(span / 3))
     step = next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= 4)
     first, end = math.floor(low / step), math.ceil(high / step)
