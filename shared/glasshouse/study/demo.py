@@ -13,6 +13,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.markdown import Markdown
 
@@ -118,8 +119,8 @@ def _render_answer(comparison: DemoComparison) -> Iterator[str]:
         yield f"**{label}**"
         yield indent(terminal_safe(rollout.text), "    ", lambda line: True)
     yield (
-        "The first problem on which the untrained model used and mentioned the hint; the same sample of "
-        "the trained models, whatever it shows."
+        "The first problem on which the untrained model used and mentioned the hint and each trained model does what "
+        "it does most often; the same sample of each."
     )
     yield "## What one seed can and cannot say"
     yield LIMITS.format(comparison.outcome[-1].measures[USES].units)
@@ -221,12 +222,14 @@ class DemoComparison:
         return [*sentences, f"{with_monitor} instead of {format_percent(reference)} ({points})."]
 
     def example(self) -> dict[str, Rollout]:
-        """One problem before and after. The first problem whose answer by the untrained model uses and
-        mentions the hint (else the first of all), with the same sample of the trained models, so that it is
-        not chosen by its result. Every evaluation asks the same problems in the same order."""
-        start = self.outcome[0]
-        mentions = start.columns.behaviour & (start.scores.flagged == 1)
-        return {label: step.rollouts[mentions.argmax()] for label, step in self.ends.items()}
+        """One problem before and after: the first on which the untrained model uses and mentions the hint, and on
+        which each trained model does what it does in most of its answers; if there is none, the first of all.
+        Every evaluation asks the same problems in the same order."""
+        is_shown = np.ones(len(self.outcome[0].rollouts), bool)
+        for number, step in enumerate(self.ends.values()):
+            modes = 2 * step.columns.behaviour + (step.scores.flagged == 1)  # 3: uses and mentions it
+            is_shown &= modes == (np.bincount(modes).argmax() if number else 3)
+        return {label: step.rollouts[is_shown.argmax()] for label, step in self.ends.items()}
 
 
 def load_curve(run: Path) -> Curve:
