@@ -227,7 +227,8 @@ class DemoComparison:
         Every evaluation asks the same problems in the same order."""
         is_shown = np.ones(len(self.outcome[0].rollouts), bool)
         for number, step in enumerate(self.ends.values()):
-            modes = 2 * step.columns.behaviour + (step.scores.flagged == 1)  # 3: uses and mentions it
+            modes = 2 * step.columns.behaviour + (step.scores.flagged == 1)
+            # before training: 3, which uses the hint and mentions it
             is_shown &= modes == (np.bincount(modes).argmax() if number else 3)
         return {label: step.rollouts[is_shown.argmax()] for label, step in self.ends.items()}
 
