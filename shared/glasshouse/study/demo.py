@@ -230,7 +230,8 @@ class DemoComparison:
             modes = 2 * step.columns.behaviour + (step.scores.flagged == 1)
             # before training: 3, which uses the hint and mentions it
             is_shown &= modes == (np.bincount(modes).argmax() if number else 3)
-        return {label: step.rollouts[is_shown.argmax()] for label, step in self.ends.items()}
+        place = int(is_shown.argmax())
+        return {label: step.rollouts[place] for label, step in self.ends.items()}
 
 
 def load_curve(run: Path) -> Curve:
