@@ -24,6 +24,9 @@ settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None
 settings.register_profile("proofs", max_examples=2000, deadline=None)
 settings.load_profile("proofs" if os.environ.get("GLASSHOUSE_PROOFS") == "1" else "ci")
 
+# As in an activated environment: commands are printed as `glasshouse …`.
+os.environ["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+
 SHAPE = {
     "hidden_size": 32,
     "intermediate_size": 48,

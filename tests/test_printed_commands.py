@@ -132,13 +132,26 @@ def test_a_checkpoint_is_evaluated_like_its_run_except_for_the_arguments(
         assert (config.task.name, config.task.options) == ("sum_digits", {})
 
 
-def test_a_program_that_is_not_on_the_path_is_named_as_it_was_called(
+def test_a_printed_program_is_the_one_of_this_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also if the process was started by `python -m glasshouse` or `python main.py`, whose names it does not use."""
+    programs = tmp_path / ".venv" / "bin", tmp_path / "other"
+    for folder in programs:
+        folder.mkdir(parents=True)
+        (folder / "glasshouse").touch(mode=0o755)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", [str(tmp_path / ".venv" / "bin" / "glasshouse")])
-    monkeypatch.setenv("PATH", "")
-    assert shell_command(["glasshouse", "check", "a b"]) == ".venv/bin/glasshouse check 'a b'"
+    monkeypatch.setattr("sys.executable", str(programs[0] / "python"))
+    for path, printed in (
+        (programs[0], "glasshouse check 'a b'"),
+        (programs[1], ".venv/bin/glasshouse check 'a b'"),  # another program of this name
+        ("", ".venv/bin/glasshouse check 'a b'"),
+    ):
+        monkeypatch.setenv("PATH", str(path))
+        assert shell_command(["glasshouse", "check", "a b"]) == printed
+    monkeypatch.chdir(programs[1])
+    assert shell_command(["glasshouse"]) == str(programs[0] / "glasshouse")
+    assert shell_command(["wandb", "sync"]) == "wandb sync"  # not installed here
 
 
 def test_the_program_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:

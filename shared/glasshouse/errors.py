@@ -133,9 +133,9 @@ def install_command(extra: str, *, without_dependencies: Sequence[str] = ()) -> 
     of somebody else. So a checkout is installed again, `python -m pip install -e ./shared[wandb]`, and
     elsewhere the command names the packages of the extra. An environment without pip was made by uv.
     """
-    source, python = Path(__file__).parent.parent, _shorten(Path(sys.executable or "python"))
+    source, python = Path(__file__).parent.parent, shorten_path(Path(sys.executable or "python"))
     if (source / "pyproject.toml").exists():
-        arguments = ["-e", f"{_shorten(source)}[{extra}]"]
+        arguments = ["-e", f"{shorten_path(source)}[{extra}]"]
     else:
         arguments = find_requirements(extra)
     if importlib.util.find_spec("pip"):
@@ -157,7 +157,7 @@ def find_requirements(extra: str) -> list[str]:
     return [line[0].strip() for line in lines if len(line) == 2 and marker in line[1]]
 
 
-def _shorten(path: Path) -> str:
+def shorten_path(path: Path) -> str:
     """The path relative to the working directory if it is below it; pip reads a name without a slash as
     that of a package, so that `./` stays."""
     try:

@@ -14,7 +14,10 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from glasshouse.errors import shorten_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,14 +51,15 @@ def terminal_safe_json(line: str) -> str:
 
 def shell_command(arguments: Sequence[str | os.PathLike[str]]) -> str:
     """Return a command line that a POSIX shell splits into exactly these arguments. An argument with
-    characters that a terminal would execute is written as $'…', which bash and zsh read. A `glasshouse` that is
-    not on the path is named as it was called.
+    characters that a terminal would execute is written as $'…', which bash and zsh read. A program of this
+    environment is named by its path unless it is the one that the shell would find.
 
     Example: `shell_command(["glasshouse", "eval", "my run"])` gives `glasshouse eval 'my run'`
     """
     program, *others = [os.fspath(argument) for argument in arguments]
-    if os.path.basename(sys.argv[0]) == program and shutil.which(program) is None:
-        program = os.path.relpath(sys.argv[0])
+    ours, found = Path(sys.executable).parent / program, shutil.which(program)
+    if ours.is_file() and not (found and ours.samefile(found)):
+        program = shorten_path(ours)
     return " ".join(map(_quote, [program, *others]))
 
 

@@ -6,6 +6,7 @@ import io
 import math
 import signal
 import subprocess
+import threading
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -102,6 +103,7 @@ def run_supervisor(replies: list[Any]) -> tuple[Any, list[dict[str, Any]], int]:
 
     backend: Any = SimpleNamespace(
         queue=queue,
+        starting=threading.Semaphore(),
         config=Config(monarch=MonarchConfig(max_failures=3, backoff=0)),
         policy=SimpleNamespace(model=SimpleNamespace(get_input_embeddings=lambda: embeddings)),
         weights=SimpleNamespace(checksum=lambda version: b"right"),
@@ -169,7 +171,10 @@ def test_a_hung_learner_is_killed_and_the_error_names_the_key(
     processes = HungProcesses(config, hangs)
     monkeypatch.setattr(supervision, "ActorProcesses", lambda *_, **__: processes)
     backend: Any = SimpleNamespace(
-        config=config, weights=SimpleNamespace(path=""), computed_by="torch"
+        config=config,
+        weights=SimpleNamespace(path=""),
+        computed_by="torch",
+        starting=threading.Semaphore(),
     )
     learners = LearnerProcesses(Host(None), backend)
     with pytest.raises(

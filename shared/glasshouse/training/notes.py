@@ -80,8 +80,8 @@ def note_result(run: Path, summary: Mapping[str, Any]) -> None:
 def typed_command() -> str:
     """The command of this process, as typed; empty if it is another program than ours or a script."""
     program = os.path.basename(sys.argv[0])
-    if program == "glasshouse":
-        return shell_command([program, *sys.argv[1:]])
+    if program == "glasshouse" or sys.argv[0].endswith("glasshouse/__main__.py"):
+        return shell_command(["glasshouse", *sys.argv[1:]])
     return shell_command(["python", *sys.argv]) if program.endswith(".py") else ""
 
 

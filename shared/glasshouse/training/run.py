@@ -265,7 +265,7 @@ class TrainingRun:
             raise
         except GlasshouseError as error:
             line = f"reward: which terms read the CoT is unknown: {error}"
-        self.directory.log_event("reward_audit", step=0, text=line)
+        self.directory.log_event("reward_audit", step=1, text=line)
         self.display.print(line, "dim")
 
     def log_step(

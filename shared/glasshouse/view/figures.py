@@ -128,9 +128,7 @@ def plot_learning_curves(
             axis.plot(steps, [row[key] for row in rows], color=FAINT, linewidth=0.8)
         mean = [sum(rows[i][key] for rows in metrics) / len(metrics) for i in range(shared_steps)]
         axis.plot([r["step"] for r in metrics[0][:shared_steps]], mean, color=GREEN, linewidth=2)
-        axis.set_xlabel("step")
         axis.set_ylabel(label)
-        axis.spines[["top", "right"]].set_visible(False)
         axis.set_ylim(bottom=0)
     summaries = [load_summary(run) or {"steps_done": 0} for run in paths]
     dots = [
@@ -148,10 +146,10 @@ def plot_learning_curves(
         axes[0].errorbar(step, value, bar, fmt="o", color=WARM, markersize=4, clip_on=False)
     axes[0].set_ylim(0, 1.02)
     kind = "sampled" if measure == HEADLINE_ACCURACY else "greedy"
-    axes[0].set_title(f"training samples (lines), held out, {kind} (dots)", fontsize=9, loc="left")
-    axes[1].set_title(
-        escape_mathtext(title) or count_noun(len(runs), "run"), fontsize=9, loc="left"
-    )
-    if out is not None:
+    style_axes(axes[0], f"training samples (lines), held out, {kind} (dots)")
+    style_axes(axes[1], escape_mathtext(title) or count_noun(len(runs), "run"))
+    if out is not None and Path(out).suffix == ".svg":
+        write_svg(figure, Path(out))
+    elif out is not None:
         figure.savefig(out, dpi=130)
     return figure

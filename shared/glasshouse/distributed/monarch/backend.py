@@ -9,6 +9,7 @@ controller (training loop)   data, rewards, rollout log; owns the file of shared
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 from collections import deque
@@ -74,6 +75,10 @@ class MonarchBackend:
         self.copies_lock = threading.Lock()
         self.queue = ChunkQueue()
         self.timings: dict[str, float] = {}
+        # Importing torch takes seconds of CPU. As many processes as there are cores start at a time, so that the first
+        # ones begin to work instead of all of them waiting for each other; the hosts' cores are their own.
+        at_once = config.monarch.generators + 1 if hosts else os.cpu_count() or 1
+        self.starting = threading.BoundedSemaphore(at_once)
         self.learners = LearnerProcesses(self.controller, self)
         self.supervisors = [
             GeneratorSupervisor(number, self) for number in range(config.monarch.generators)

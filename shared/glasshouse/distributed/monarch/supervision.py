@@ -185,11 +185,12 @@ class GeneratorSupervisor(threading.Thread):
     def _spawn(self) -> None:
         if self.failures > 1:
             self._sleep(self.config.backoff * 2 ** (self.failures - 2))
-        if self.queue.closed:
-            raise ProcessDied("the run ended")
         started = time.monotonic()
-        self.processes = self.backend.spawn_generator(self.number)
-        self.processes.start(self.backend.make_setup(self.number, self.processes.host))
+        with self.backend.starting:
+            if self.queue.closed:
+                raise ProcessDied("the run ended")
+            self.processes = self.backend.spawn_generator(self.number)
+            self.processes.start(self.backend.make_setup(self.number, self.processes.host))
         if self.spawned:
             seconds = round(time.monotonic() - started, 3)
             self.backend.queue_event("respawn", generator=self.number, seconds=seconds)
@@ -270,7 +271,7 @@ class LearnerProcesses:
 
     def __init__(self, host: Host, backend: MonarchBackend) -> None:
         self.config: Config = backend.config
-        self.computed_by = backend.computed_by
+        self.computed_by, self.starting = backend.computed_by, backend.starting
         self.mesh = ActorProcesses(
             host,
             "learner",
@@ -305,7 +306,7 @@ class LearnerProcesses:
 
     def _open(self, weights_path: str) -> None:
         try:
-            with tempfile.TemporaryDirectory() as folder:
+            with self.starting, tempfile.TemporaryDirectory() as folder:
                 setup = ActorSetup(
                     config=self.config,
                     weights_path=weights_path,
