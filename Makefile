@@ -131,7 +131,7 @@ $(VENV)/.ready: shared/pyproject.toml constraints.txt Makefile
 	  { echo "error: Glasshouse needs Python 3.11 to 3.13; set PYTHON=/path/to/python3.11."; exit 2; }
 	$(call timed,set-up 1/3: create $(VENV),$(PYTHON) -m venv $(VENV) && { { $(call INSTALL,$(VENV)) uv==$(UV_VERSION) && $(call UV,$(VENV)) --upgrade pip; } || true; })
 	$(call timed,set-up 2/3: install PyTorch (large; a few minutes) and the locked packages,{ { $(call INSTALL_TORCH,$(VENV)) --no-deps; } & torch=$$!; $(call INSTALL_LOCKED,$(VENV)); wait $$torch; })
-	$(call timed,set-up 3/3: install glasshouse and what is missing,$(call INSTALL,$(VENV)) -c constraints.txt -e "shared[$(EXTRAS)]" && $(BIN)/python -m glasshouse.kernel.build && $(BIN)/python -c 'import glasshouse.training.run, glasshouse.distributed.monarch.backend')
+	$(call timed,set-up 3/3: install glasshouse and what is missing,$(call INSTALL,$(VENV)) -c constraints.txt -e "shared[$(EXTRAS)]" && $(BIN)/python -m glasshouse.kernel.build && $(BIN)/python -c 'import glasshouse.training.run; import glasshouse.distributed.monarch.backend')
 	@touch $@
 
 # What the tutorial needs in addition; `make test` does not.
