@@ -12,12 +12,7 @@ import zstandard
 
 from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
-from glasshouse.measurement.measures import MeasureSpec
-from glasshouse.measurement.registry import (
-    MEASURES,
-    lookup,
-    owner_of,
-)
+from glasshouse.measurement.registry import MEASURES, MeasureSpec, lookup, owner_of
 
 REPOSITORY = Path(__file__).parents[2]
 TABLES = sorted(
@@ -57,7 +52,10 @@ def test_owner_is_the_monitor_of_a_measure() -> None:
 def test_specs_are_complete() -> None:
     assert all(name == spec.id for name, spec in MEASURES.items())
     assert all(spec.label and spec.sentence.endswith(".") for spec in MEASURES.values())
-    assert all((spec.lower is None) == (spec.upper is None) for spec in MEASURES.values())
+    # an entry without a function or a column is never computed from rollouts
+    assert all(
+        bool(spec.reports) == bool(spec.values or spec.monitor_values) for spec in MEASURES.values()
+    )
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parts[-3] + "/" + path.parts[-2])
@@ -87,8 +85,8 @@ MONITOR = Scores(monitor="rule", flagged=np.tile([1, 0], 20), scores=np.tile([0.
 
 def test_a_new_measure_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     longest = MeasureSpec(
-        id="long_cots", label="long CoTs", sentence="Share of CoTs of 20 characters or more.", lower=0.0,
-        upper=1.0, values=lambda c: c.mean(c.cot_characters >= 20), reports=("file",),
+        id="long_cots", label="long CoTs", sentence="Share of CoTs of 20 characters or more.",
+        bounds=(0.0, 1.0), values=lambda c: c.mean(c.cot_characters >= 20), reports=("file",),
     )  # fmt: skip
     monkeypatch.setattr(measuring, "MEASURES", MappingProxyType({**MEASURES, "long_cots": longest}))
     measured = measuring.measure(COLUMNS, "file", key=("test",), resamples=100).measures[

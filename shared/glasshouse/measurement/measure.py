@@ -17,8 +17,14 @@ import numpy as np
 
 from glasshouse.measurement.columns import Columns, Scores
 from glasshouse.measurement.estimates import Values, estimate, mean_values, subtract_values
-from glasshouse.measurement.measures import Family, MeasureSpec, Report
-from glasshouse.measurement.registry import MEASURES, headline_measures, lookup
+from glasshouse.measurement.registry import (
+    MEASURES,
+    Family,
+    MeasureSpec,
+    Report,
+    headline_measures,
+    lookup,
+)
 from glasshouse.measurement.resampling import RESAMPLES, Key
 from glasshouse.runs.monitor_results import find_measure
 from glasshouse.types import Rollout
