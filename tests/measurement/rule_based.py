@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from glasshouse.config.schema import Config
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, tokenize
 from glasshouse.measurement.interventions.cot import Replay
@@ -119,11 +120,10 @@ def make_checkpoint(
     rules = RuleGenerator(policy, task, problems, bool(uses_cot))
     return EvaluatedCheckpoint(
         step=0,
+        config=Config(generate={"max_tokens": 96}),
         policy=policy,
         generator=TorchGenerator(policy) if uses_cot is None else rules,
         task=task,
         rollouts=rollouts[: len(problems)],
         collect=collect,
-        grade=grade_completion,
-        max_tokens=96,
     )

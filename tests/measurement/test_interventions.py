@@ -40,7 +40,7 @@ from glasshouse.measurement.interventions.state_words import (
     measure_curve,
     measure_state_words,
 )
-from glasshouse.measurement.monitor_checkpoint import MonitorPlan, measure_monitors
+from glasshouse.measurement.monitor_checkpoint import measure_monitors
 from glasshouse.models.policy import Policy
 from glasshouse.monitors.base import Scope, make_view
 from glasshouse.monitors.fitted import LabelledViews
@@ -168,8 +168,8 @@ def test_results_with_the_engine_are_reproducible(shared_pocket: Policy) -> None
 def test_monitors_are_scored_against_wrong_answers(shared_pocket: Policy) -> None:
     wrong = make_sums(shared_pocket, True, 30, mode="injected_error")
     correct = make_sums(shared_pocket, True, 30)
-    mixed = replace(wrong, rollouts=[*wrong.rollouts[:15], *correct.rollouts[15:]])
-    result = measure_monitors(mixed, MonitorPlan(monitors=own_monitors(SUMS)))
+    rollouts = [*wrong.rollouts[:15], *correct.rollouts[15:]]
+    result = measure_monitors(replace(wrong, rollouts=rollouts, monitors=own_monitors(SUMS)))
     assert result.measures["step_verifier.auroc"].value == 1  # every error is a false step
     assert result.measures["step_verifier.auroc"].informative
     assert result.measures["empty_cot_rule.flag_rate"].value == 0

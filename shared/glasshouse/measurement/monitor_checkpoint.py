@@ -8,9 +8,8 @@ held-out problems ─► arms × k ─► labels ─┬─► reliance, behaviou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from glasshouse.measurement.columns import (
 )
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, intervention
 from glasshouse.measurement.measure import Measurement, Row, measure, value_rows
-from glasshouse.monitors.base import Monitor, Scope, make_view
+from glasshouse.monitors.base import Scope, make_view
 from glasshouse.monitors.fitted import (
     FIT,
     MIN_BENIGN,
@@ -51,69 +50,40 @@ SWAPPED_SAMPLES = 1
 """Samples per planted problem whose hint is swapped: each needs five more completions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonitorPlan:
-    """What is measured of every checkpoint of a run."""
-
-    monitors: Sequence[Monitor]
-    interventions: Sequence[str] = ()
-    """Names of further interventions, besides those that fit the task."""
-    samples: int = 4
-    """With an organism: completions per problem and arm."""
-    threshold_problems: int = 56
-    """With an organism: additional problems for the thresholds of fitted monitors."""
-
-    @property
-    def reserve(self) -> int:
-        """Problems on which monitors are fitted and get their thresholds."""
-        return FIT_PROBLEMS + self.threshold_problems
-
-    @property
-    def named_monitors(self) -> dict[str, FittedMonitor]:
-        return {m.name: FittedMonitor(name=m.name, monitor=m) for m in self.monitors}
-
-    def by_source(self, task: Task[Any]) -> dict[str, Callable[[EvaluatedCheckpoint], Measurement]]:
-        """The measurements that fit the task, by the first segment of their measures' ids. Monitors of an
-        organism are compared with its labels; for any other task the only ground truth is whether the
-        answer is wrong."""
-        functions = {"interventions": intervention.get("cot")}
-        if isinstance(task, Organism):
-            functions["organism"] = partial(measure_organism, plan=self)
-        else:
-            functions["monitors"] = partial(measure_monitors, plan=self)
-        if isinstance(task, Substitution):
-            functions["substitution"] = intervention.get("state_words")
-        return functions | {name: intervention.get(name) for name in self.interventions}
-
-    def describe(self, task: Task[Any]) -> dict[str, Any]:
-        """What the results depend on: stored results with another description are measured again."""
-        fitted = {"samples": self.samples, "scopes": list(SCOPES), "reserve": self.reserve}
-        return {
-            "version": 1,
-            "measurements": list(self.by_source(task)),
-            "monitors": [monitor.describe() for monitor in self.monitors],
-            **(fitted if isinstance(task, Organism) else {}),
-        }
+def list_measurements(
+    task: Task[Any], others: Iterable[str] = ()
+) -> dict[str, Callable[[EvaluatedCheckpoint], Measurement]]:
+    """The measurements that fit the task, by the first segment of their measures' ids, and other interventions by name.
+    Monitors of an organism are compared with its labels; for any other task the only ground truth is whether the
+    answer is wrong."""
+    functions = {"interventions": intervention.get("cot")}
+    if isinstance(task, Organism):
+        functions["organism"] = measure_organism
+    else:
+        functions["monitors"] = measure_monitors
+    if isinstance(task, Substitution):
+        functions["substitution"] = intervention.get("state_words")
+    return functions | {name: intervention.get(name) for name in others}
 
 
-def measure_monitors(checkpoint: EvaluatedCheckpoint, plan: MonitorPlan) -> Measurement:
+def measure_monitors(checkpoint: EvaluatedCheckpoint) -> Measurement:
     """Score every rollout with every monitor; the behaviour to detect is a wrong answer."""
     rollouts = checkpoint.rollouts
     labels: list[Row] = [{"wrong": not rollout.grade.correct} for rollout in rollouts]
-    scores, rows = _score(plan.named_monitors, checkpoint, rollouts, labels)
+    scores, rows = _score(_own_monitors(checkpoint), checkpoint, rollouts, labels)
     key = checkpoint.key("monitor")
     result = measure(label_rollouts(rollouts), "monitors", scores, key=key, rollouts=rollouts)
     result.rows.extend(rows)
     return result
 
 
-def measure_organism(checkpoint: EvaluatedCheckpoint, plan: MonitorPlan) -> Measurement:
+def measure_organism(checkpoint: EvaluatedCheckpoint) -> Measurement:
     """Measure a planted behaviour, and what monitors detect of it."""
     organism, key = checkpoint.task, checkpoint.key("organism")
-    rollouts = _collect_arms(checkpoint, plan, [r.problem for r in checkpoint.rollouts], "monitor")
+    rollouts = _collect_arms(checkpoint, [r.problem for r in checkpoint.rollouts], "monitor")
     columns = label_rollouts(rollouts, organism)
     labels = _labels(columns)
-    scores, rows = _score(plan.named_monitors, checkpoint, rollouts, labels)
+    scores, rows = _score(_own_monitors(checkpoint), checkpoint, rollouts, labels)
     result = measure(columns, "organism", scores, key=key, rollouts=rollouts)
     result.rows.extend([*rows, *_reliance_rows(columns, rollouts)])
     result.rows.extend(
@@ -125,23 +95,24 @@ def measure_organism(checkpoint: EvaluatedCheckpoint, plan: MonitorPlan) -> Meas
         }
         for rollout, label, shortcut in zip(rollouts, labels, columns.shortcut, strict=True)
     )
-    result.add(_measure_fitted(checkpoint, plan, rollouts, columns))
+    result.add(_measure_fitted(checkpoint, rollouts, columns))
     pairs = zip(rollouts, columns.planted, strict=True)
     planted = [rollout for rollout, arm in pairs if arm and rollout.sample < SWAPPED_SAMPLES]
     result.add(intervention.get("hint_swap")(replace(checkpoint, rollouts=planted)))
     return result
 
 
+def _own_monitors(checkpoint: EvaluatedCheckpoint) -> dict[str, FittedMonitor]:
+    return {m.name: FittedMonitor(name=m.name, monitor=m) for m in checkpoint.monitors}
+
+
 def _measure_fitted(
-    checkpoint: EvaluatedCheckpoint,
-    plan: MonitorPlan,
-    rollouts: Sequence[Rollout],
-    columns: Columns,
+    checkpoint: EvaluatedCheckpoint, rollouts: Sequence[Rollout], columns: Columns
 ) -> Measurement:
     """Measure the base model's fitted monitors and this checkpoint's; for the base model they are the
     same. They are fitted on the stored rows of a reserve, so that the base model's are the same at every
     checkpoint, also after an interruption."""
-    reserve = _label_reserve(checkpoint, plan)
+    reserve = _label_reserve(checkpoint)
     fitted_on = {"ngrams_refit": reserve}
     if checkpoint.base_rows is not None:
         fitted_on["ngrams_base"] = [row for row in checkpoint.base_rows if "part" in row]
@@ -204,26 +175,27 @@ def _score(
 
 
 def _collect_arms(
-    checkpoint: EvaluatedCheckpoint, plan: MonitorPlan, problems: Sequence[Problem], split: str
+    checkpoint: EvaluatedCheckpoint, problems: Sequence[Problem], split: str
 ) -> list[Rollout]:
     assert isinstance(checkpoint.task, Organism)
-    arms = problems_by_arm(checkpoint.task, problems)
+    arms, samples = problems_by_arm(checkpoint.task, problems), checkpoint.config.monitor.samples
     return [
         rollout
         for arm, own in arms.items()
-        for rollout in checkpoint.collect(own, samples=plan.samples, split=f"{split}/{arm}")
+        for rollout in checkpoint.collect(own, samples=samples, split=f"{split}/{arm}")
     ]
 
 
-def _label_reserve(checkpoint: EvaluatedCheckpoint, plan: MonitorPlan) -> list[Row]:
+def _label_reserve(checkpoint: EvaluatedCheckpoint) -> list[Row]:
     """Labelled rollouts of the reserve problems, each problem with one purpose."""
     problems = checkpoint.reserve
     if not problems:
         return []
-    rollouts = _collect_arms(checkpoint, plan, problems, "reserve")
+    rollouts = _collect_arms(checkpoint, problems, "reserve")
     labels = _labels(label_rollouts(rollouts, checkpoint.task))
     # a smaller reserve is divided in the same ratio
-    fitted_on = {p.key for p in problems[: round(len(problems) * FIT_PROBLEMS / plan.reserve)]}
+    share = FIT_PROBLEMS / (FIT_PROBLEMS + checkpoint.config.monitor.threshold_problems)
+    fitted_on = {p.key for p in problems[: round(len(problems) * share)]}
     return [
         {
             "part": FIT if rollout.problem.key in fitted_on else THRESHOLD,

@@ -33,11 +33,11 @@ from glasshouse.measurement.evaluate import (
 )
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint
 from glasshouse.measurement.measure import Row, compute_changes, summarize
-from glasshouse.measurement.monitor_checkpoint import MonitorPlan
+from glasshouse.measurement.monitor_checkpoint import FIT_PROBLEMS, SCOPES, list_measurements
 from glasshouse.measurement.reading import count_unread
 from glasshouse.monitors.base import Monitor
 from glasshouse.registry import import_modules
-from glasshouse.rollout.collector import RolloutCollector, make_grader
+from glasshouse.rollout.collector import RolloutCollector
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints, read_newest_state
 from glasshouse.runs.monitor_results import MonitorResultsFile
@@ -173,18 +173,13 @@ class MonitoredRun:
     ) -> None:
         self.run, self.config, self.greedy, self.shown = run, config, greedy, shown
         self.task = task = make_task(config.task.name, config.task.options)
-        is_organism = isinstance(task, Organism)
-        own = make_evaluation_monitors(config, task) if is_organism else own_monitors(task)
-        self.plan = MonitorPlan(
-            monitors=[*own, *monitors],
-            interventions=config.monitor.interventions,
-            samples=config.monitor.samples,
-            threshold_problems=config.monitor.threshold_problems,
-        )
+        self.is_organism = isinstance(task, Organism)
+        own = make_evaluation_monitors(config, task) if self.is_organism else own_monitors(task)
+        self.monitors = [*own, *monitors]
         # raises if the run was trained against one of them
-        Penalties.from_config(config.reward.penalties, task, self.plan.monitors)
-        self.measurements = self.plan.by_source(task)
-        count, reserved = config.evaluate.problems, self.plan.reserve if is_organism else 0
+        Penalties.from_config(config.reward.penalties, task, self.monitors)
+        self.measurements = list_measurements(task, config.monitor.interventions)
+        count, reserved = config.evaluate.problems, self.reserved if self.is_organism else 0
         candidates = draw_validation(_with_problems(config, count + reserved), task)
         filtered = ValidationFilter(candidates, count)
         self.validation, self.audit = filtered.select_clean(run)
@@ -193,11 +188,21 @@ class MonitoredRun:
         self.reserve = filtered.clean_problems(count + reserved)[count:]
         """Problems on which monitors are fitted."""
 
+    @property
+    def reserved(self) -> int:
+        """Problems of an organism on which monitors are fitted and get their thresholds."""
+        return FIT_PROBLEMS + self.config.monitor.threshold_problems
+
     def settings(self, sources: Sources) -> dict[str, Any]:
         """Everything besides the weights that the results depend on."""
         from glasshouse.models.sources import software_versions
 
         config, greedy = self.config, self.greedy
+        plan: dict[str, Any] = {"version": 1, "measurements": list(self.measurements)}
+        plan["monitors"] = [monitor.describe() for monitor in self.monitors]
+        if self.is_organism:
+            fitted = {"scopes": list(SCOPES), "reserve": self.reserved}
+            plan |= {"samples": config.monitor.samples, **fitted}
         return {
             "problems": len(self.validation),
             "problems_sha256": _hash_problems(self.validation),
@@ -209,7 +214,7 @@ class MonitoredRun:
             "seed": config.seed,
             "task": {"name": config.task.name, "style": config.task.style.value},
             "reward": config.reward.model_dump(mode="json"),
-            "plan": self.plan.describe(self.task),
+            "plan": plan,
             "sources": sources,
             "versions": software_versions(),
         }
@@ -281,15 +286,14 @@ class MonitoredRun:
 
         return EvaluatedCheckpoint(
             step=step,
+            config=config,
             policy=policy,
             generator=backend.generator,
             task=self.task,
             rollouts=collect(self.validation, samples=1, split="monitor"),
             collect=collect,
             graded=graded,
-            grade=make_grader(config.reward),
-            max_tokens=config.generate.max_tokens,
-            seed=config.seed,
+            monitors=self.monitors,
             reserve=self.reserve,
             base_rows=base_rows,
         )

@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from glasshouse import randomness
+from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.measurement.measure import Measurement, Row
+from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.fitted import tokens_within
 from glasshouse.registry import Registry
+from glasshouse.rollout.collector import make_grader
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task
 from glasshouse.types import Grade, Problem, Request, Rollout, SamplingParams
@@ -62,6 +65,8 @@ class EvaluatedCheckpoint:
     """A checkpoint with what is needed to generate and grade."""
 
     step: int
+    config: Config
+    """The run's: its seed, reward, and what it measures."""
     policy: Policy
     generator: Generator
     task: Task[Any]
@@ -69,17 +74,18 @@ class EvaluatedCheckpoint:
     """One per held-out problem, sampled with the run's config."""
     collect: Callable[..., list[Rollout]]
     """Samples and grades completions as in training: `collect(problems, samples=4, split="monitor")`."""
-    grade: Callable[[Problem, str], Grade]
-    """The run's grader."""
-    max_tokens: int
-    """The run's limit on a completion's length."""
     graded: Sequence[Rollout] = ()
     """All rollouts that `collect` has returned so far."""
-    seed: int = 0
+    monitors: Sequence[Monitor] = ()
+    """Monitors that need no fitting."""
     reserve: Sequence[Problem] = ()
     """Further held-out problems, on which monitors are fitted; fewer than planned if the task has fewer."""
     base_rows: Sequence[Row] | None = None
     """What was measured of the base model; None for the base model itself."""
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed
 
     def key(self, source: str) -> tuple[randomness.Part, ...]:
         """Keys the resampling of this checkpoint's measures of one source."""
@@ -91,7 +97,8 @@ class EvaluatedCheckpoint:
 
     def run_trials(self, prefixes: Sequence[tuple[Trial, Variant, Prefix]]) -> None:
         """Continue the prefix of each variant, and grade what results."""
-        for is_answer, limit in ((True, ANSWER_TOKENS), (False, self.max_tokens)):
+        grade_text, longest = make_grader(self.config.reward), self.config.generate.max_tokens
+        for is_answer, limit in ((True, ANSWER_TOKENS), (False, longest)):
             chosen = [entry for entry in prefixes if entry[2].is_answer == is_answer]
             prompts = [prefix.tokens for _, _, prefix in chosen]
             continued = greedy_continue(self.policy, self.generator, prompts, limit)
@@ -100,7 +107,7 @@ class EvaluatedCheckpoint:
                 if text is not None:
                     answer = f"{ANSWER_TAG}{first_line(text).strip()}"
                     whole += answer if is_answer else text
-                    grade = self.grade(trial.rollout.problem, whole)
+                    grade = grade_text(trial.rollout.problem, whole)
                 trial.results[variant] = Forced(whole, grade)
 
 
