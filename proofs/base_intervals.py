@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from glasshouse.measurement.intervals import compare_differences, compare_over_bases, mean_interval
+from glasshouse.measurement.intervals import compare_differences, mean_interval
 from glasshouse.study.contrasts import max_effect, respect_bounds
 
 TRUE_EFFECT = 0.2
@@ -64,9 +64,9 @@ def simulate_bases(
             else rng.exponential(size=len(counts)) - 1
         )
         noise = 0.1 * ratio * draws[index] + rng.normal(0, 0.1, len(index))
-        result = compare_over_bases((TRUE_EFFECT + noise).tolist(), bases)
+        result = compare_differences((TRUE_EFFECT + noise).tolist(), bases=bases)
         covered += contains(result.low, result.high, TRUE_EFFECT)
-        rejected += (compare_over_bases(noise.tolist(), bases).p or 0.0) <= 0.05
+        rejected += (compare_differences(noise.tolist(), bases=bases).p or 0.0) <= 0.05
         _, low, high = mean_interval((TRUE_EFFECT + noise).tolist())
         covered_over_seeds += contains(low, high, TRUE_EFFECT)
     return covered / simulations, rejected / simulations, covered_over_seeds / simulations

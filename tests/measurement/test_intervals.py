@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-from rich.console import Console
 from scipy import stats
 from statsmodels.regression.mixed_linear_model import MixedLM
 from statsmodels.stats.multitest import multipletests
@@ -41,7 +40,6 @@ from glasshouse.measurement.estimates import (
 from glasshouse.measurement.intervals import (
     clustered_rate_interval,
     compare_differences,
-    compare_over_bases,
     compare_paired,
     estimate_interaction,
     holm_adjust,
@@ -50,11 +48,10 @@ from glasshouse.measurement.intervals import (
     newcombe_interval,
     pass_at_k,
     sign_flip_test,
-    t_quantile_975,
     wilson_interval,
 )
 from glasshouse.measurement.rates import gmean2_parts
-from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
+from glasshouse.measurement.registry import lookup
 from glasshouse.measurement.resampling import (
     FlagTables,
     Interval,
@@ -67,9 +64,7 @@ from glasshouse.measurement.resampling import (
     permute,
     table_null,
 )
-from glasshouse.training.display import format_accuracies, results_table
 from glasshouse.values import FAILED, Floats, Measure
-from glasshouse.view.run_measures import collect_measures, summarize_run
 
 
 def measured(values: Values, name: str = "test", resamples: int = 200) -> Measure:
@@ -353,14 +348,6 @@ def test_interval_over_paired_seeds_covers_and_sign_flip_test_is_exact() -> None
     assert (p <= 0.2).mean() > 0.12  # exact, not merely careful
 
 
-def test_comparison_of_three_worked_pairs() -> None:
-    result = compare_paired([0.9, 0.8, 0.85, None], [0.5, 0.5, 0.6, 0.1])
-    assert result.effect == pytest.approx(0.95 / 3)
-    assert (result.p, result.smallest_p, result.n, result.dropped) == (0.25, 0.25, 3, 1)
-    assert not result.shown
-    assert "two" in compare_paired([1.0, None], [0.5, 0.5]).reason
-
-
 @pytest.mark.parametrize("n", [5, 8, 12])
 def test_sign_flip_test_equals_scipy(n: int) -> None:
     values = np.random.default_rng(n).normal(0.5, 1, n)
@@ -399,7 +386,7 @@ def test_the_interval_and_test_are_students_over_base_means() -> None:
     rng = np.random.default_rng(0)
     bases = ["a", "a", "b", "b", "b", "c", "d", "d"]
     differences = rng.normal(0.2, 0.1, 8).tolist()
-    result = compare_over_bases(differences, bases, dropped=1)
+    result = compare_differences(differences, 1, bases)
     means = [
         np.mean([d for d, b in zip(differences, bases, strict=True) if b == x]) for x in "abcd"
     ]
@@ -415,7 +402,7 @@ def test_a_balanced_design_gives_the_estimate_and_error_of_a_mixed_model() -> No
     rng = np.random.default_rng(1)
     bases = np.repeat(list("abcdef"), 4)
     differences = np.repeat(rng.normal(0.3, 0.3, 6), 4) + rng.normal(0, 0.1, 24)
-    result = compare_over_bases(differences.tolist(), bases.tolist())
+    result = compare_differences(differences.tolist(), bases=bases.tolist())
     frame = pandas.DataFrame({"one": 1.0}, index=range(24))
     model = MixedLM(differences, frame, groups=bases).fit(reml=True)
     assert result.effect == pytest.approx(model.fe_params["one"], abs=1e-6)
@@ -446,11 +433,6 @@ def test_wilson_interval_equals_scipy(successes: int, trials: int) -> None:
     interval = wilson_interval(successes, trials)
     assert interval == pytest.approx((expected.low, expected.high), abs=1e-15)
     assert wilson_interval(0, 0) == (0.0, 1.0)
-
-
-@pytest.mark.parametrize("freedom", [*range(1, 32), 40, 100, 10_000])
-def test_t_quantile_equals_scipy(freedom: int) -> None:
-    assert t_quantile_975(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=1e-9)
 
 
 def test_mean_interval_over_seeds_is_students() -> None:
@@ -497,27 +479,3 @@ def test_interval_of_samples_is_between_that_of_problems_and_that_of_all_samples
         low, high = clustered_rate_interval(shares, 4)
         covered += low <= 0.5 <= high
     assert 0.92 <= covered / 400 <= 0.98
-
-
-def test_every_output_states_sampled_accuracy_first_and_greedy_only_without_samples() -> None:
-    def results(greedy: float, **sampled: float) -> dict[str, object]:
-        rates = {**sampled, "accuracy": greedy, "lenient": greedy, "strict": greedy, "format": 1.0}
-        values: dict[str, object] = {"problems": 100, "length": 9.0, "levels": {}}
-        for key, value in rates.items():
-            values |= {key: value, f"{key}_low": value - 0.05, f"{key}_high": value + 0.05}
-        return values
-
-    before, after = results(0.0, pass_at_1=0.343), results(0.965, pass_at_1=0.903)
-    assert headline_accuracy(after) == HEADLINE_ACCURACY == "pass_at_1"
-    assert headline_accuracy(results(0.0)) == "accuracy"
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(results_table(before=before, after=after))
-    measures = collect_measures([{"step": 0, **before}, {"step": 9, **after}], None)
-    summary = summarize_run(measures, "finished")
-    assert summary.startswith(
-        "Held-out accuracy, sampled rose from 0.343 to 0.903 (95 % interval +0.49 to +0.63)"
-    )
-    for text in (capture.get(), format_accuracies(after)):
-        assert text.index("sampled") < text.lower().index("greedy"), text
-        assert text.index("0.903") < text.index("0.965"), text

@@ -12,7 +12,13 @@ import zstandard
 
 from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
-from glasshouse.measurement.registry import MEASURES, MeasureSpec, lookup, owner_of
+from glasshouse.measurement.registry import (
+    MEASURES,
+    MeasureSpec,
+    headline_accuracy,
+    lookup,
+    owner_of,
+)
 
 REPOSITORY = Path(__file__).parents[2]
 TABLES = sorted(
@@ -47,6 +53,11 @@ def test_an_unknown_measure_gets_a_neutral_spec() -> None:
 def test_owner_is_the_monitor_of_a_measure() -> None:
     assert owner_of("organism.disclosure_rule.gmean2") == "disclosure rule"
     assert owner_of("organism.reliance") == owner_of("reliance") == ""
+
+
+def test_greedy_accuracy_is_stated_first_only_without_samples() -> None:
+    assert headline_accuracy({"accuracy": 0.1, "pass_at_1": 0.2}) == "pass_at_1"
+    assert headline_accuracy({"accuracy": 0.1}) == "accuracy"
 
 
 def test_specs_are_complete() -> None:

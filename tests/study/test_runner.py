@@ -26,7 +26,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.study.process_pool import ProcessPool
-from glasshouse.study.runner import run_study, train_study
+from glasshouse.study.runner import count_warnings, plan_runs, run_study, train_study
 from glasshouse.study.spec import StudyRun, load_study
 from glasshouse.study.table import Table
 
@@ -229,11 +229,16 @@ def test_more_seeds_reuse_finished_runs_and_only_small_files_remain(
 
 
 def test_warnings_of_runs_reach_the_console_once_and_are_counted(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: Path,
+    complete: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """No completion of the mock model ends within one token."""
+    """No completion of the mock model ends within two tokens; within 24 nearly all do, and no run warns."""
+    assert count_warnings(plan_runs(load_study(file), complete)) == {}
     monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InProcessPool)
-    study = load_study(file, ["steps=1", "evaluate.every=1", "generate.max_tokens=1"])
+    study = load_study(file, ["steps=1", "evaluate.every=1", "generate.max_tokens=2"])
     result = run_study(study, tmp_path / "out")
     printed = capsys.readouterr().out
     assert result.warnings == {"cut completions": 4}

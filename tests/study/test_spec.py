@@ -11,7 +11,7 @@ from tests.study import synthetic_study
 from glasshouse.config.loading import parse_yaml
 from glasshouse.errors import ConfigError
 from glasshouse.measurement.evaluate import draw_validation
-from glasshouse.measurement.intervals import compare_over_bases, sign_flip_test
+from glasshouse.measurement.intervals import compare_differences, sign_flip_test
 from glasshouse.study.power import describe_power, smallest_effect
 from glasshouse.study.spec import dump_study, load_study, parse_study, study_from_config
 from glasshouse.tasks.base import make_task
@@ -185,7 +185,9 @@ def test_the_analysis_finds_this_effect_in_four_of_five_studies(over_bases: bool
     assert effect is not None
     draws = np.random.default_rng(5).normal(effect, 1, (300, n)).tolist()
     bases = [str(i) for i in range(n)]
-    p_values = [compare_over_bases(d, bases).p if over_bases else sign_flip_test(d) for d in draws]
+    p_values = [
+        compare_differences(d, bases=bases).p if over_bases else sign_flip_test(d) for d in draws
+    ]
     assert np.mean([p <= level for p in p_values]) == pytest.approx(0.8, abs=0.07)
 
 

@@ -10,7 +10,6 @@ import pytest
 from tests.measurement.rule_based import make_rollout
 
 from glasshouse import randomness
-from glasshouse.errors import TaskError
 from glasshouse.measurement.columns import label_rollouts, own_monitors, score_rollouts
 from glasshouse.measurement.evaluate import summarize_organism
 from glasshouse.monitors.base import make_view
@@ -243,16 +242,6 @@ def test_a_walk_by_hand() -> None:
     assert not grade_completion(WALK, demonstrate("decorative")).correct
 
 
-def test_the_walks_of_a_level_are_enumerated_without_repetition() -> None:
-    walk = RingWalk()
-    assert walk.levels() == {f"{n} moves": 10 * 9**n for n in (4, 5, 6)}
-    short = make_task("substitution", {"inner_options": {"furthest": 5}})
-    assert short.levels() == {f"{n} moves": 10 * 5**n for n in (4, 5, 6)}
-    ends = (walk.problem_at("4 moves", 0).key, walk.problem_at("4 moves", 65_609).key)
-    assert ends == ("0a1b1c1d1", "9a9b9c9d9")
-    assert len({walk.problem_at("4 moves", n).key for n in range(0, 65_610, 13)}) == 5047
-
-
 def test_the_vocabularies_are_disjoint_and_absent_from_questions() -> None:
     words = {*PLACES, *SYNONYMS, *MEANINGLESS_WORDS}
     assert len(words) == 30
@@ -277,17 +266,3 @@ def test_only_the_first_vocabulary_is_penalised_and_the_rules_distinguish_them()
     assert flagged["disclosure_rule"] == [True, False, False, False]
     assert flagged["synonym_rule"] == [False, True, False, False]
     assert flagged["unrelated_words_rule"] == [False, False, True, False]
-
-
-@pytest.mark.parametrize(
-    ("task", "options", "named"),
-    [
-        ("leaked_hint", {"inner_task": "sum_digit"}, "sum_digits"),
-        ("leaked_hint", {"inner_options": {"counts": [2, 2]}}, "counts"),
-        ("substitution", {"inner_options": {"moves": [4, 9]}}, "8"),
-        ("substitution", {"inner_task": "sum_digits"}, "ring_walk"),
-    ],
-)
-def test_an_invalid_option_is_named(task: str, options: dict[str, Any], named: str) -> None:
-    with pytest.raises(TaskError, match=named):
-        make_task(task, options)

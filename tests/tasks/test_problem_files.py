@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from glasshouse import randomness
 from glasshouse.cli.app import main
 from glasshouse.errors import ConfigError, GlasshouseError
 from glasshouse.tasks.base import list_tasks, make_task
@@ -23,15 +22,6 @@ from glasshouse.tasks.streams import FreshProblems, Split
 from glasshouse.types import AnswerKind, Problem
 
 TASKS = list_tasks(organisms=False)
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-@pytest.mark.parametrize("name", TASKS)
-def test_problems_round_trip(name, suffix, tmp_path):
-    task = make_task(name)
-    problems = [task.draw(randomness.stream("files", name, i)) for i in range(20)]
-    write_problem_file(tmp_path / f"p.{suffix}", problems)
-    assert read_problem_file(tmp_path / f"p.{suffix}") == problems
 
 
 @given(text=st.text(st.characters(codec="utf-8")) | st.sampled_from("\u2028\u2029\x85\x0b\x1e"))

@@ -11,7 +11,6 @@ import pytest
 from glasshouse import randomness
 from glasshouse.errors import TaskError
 from glasshouse.tasks.base import NO_STEPS, list_tasks, make_task
-from glasshouse.tasks.streams import multiset_at, multiset_count
 from glasshouse.types import AnswerKind, Style
 
 TASKS = list_tasks(organisms=False)
@@ -27,6 +26,7 @@ SMALL = [
     ("multiplication", {"left_digits": 1, "right_digits": 2}),
     ("multiplication", {"left_digits": 2, "right_digits": 2}),
     ("interleave", {"length": (1, 3), "high": 2}),
+    ("substitution", {"inner_options": {"moves": (2, 3), "furthest": 4}}),
 ]
 
 
@@ -90,6 +90,10 @@ def test_cot_prompts_have_a_worked_example_and_direct_prompts_forbid_steps(name)
         ("sum_digits", {"count": (1, 10**9)}, "count"),
         ("arithmetic", {"steps": (1, 10**9)}, "steps"),
         ("interleave", {"length": (1, 10**9)}, "length"),
+        ("leaked_hint", {"inner_task": "sum_digit"}, "sum_digits"),
+        ("leaked_hint", {"inner_options": {"counts": [2, 2]}}, "counts"),
+        ("substitution", {"inner_options": {"moves": [4, 9]}}, "8"),
+        ("substitution", {"inner_task": "sum_digits"}, "ring_walk"),
     ],
 )
 def test_invalid_option_value_is_a_task_error(name, options, message):
@@ -272,18 +276,6 @@ def test_steps_are_true_except_one_injected_error(name, options):
         assert Fraction(flawed[-1].split("=")[1]) == Fraction(answer)
 
 
-def test_decimals_are_in_both_prompt_styles_and_in_the_answer():
-    task = make_task("arithmetic", {"decimals": 2})
-    for problem in draw_each(task, 20):
-        assert problem.decimals == 2
-        assert re.fullmatch(r"\d+\.\d\d", problem.gold_answer)
-        for style in Style:
-            system, user = task.messages(problem, style)
-            assert "2 decimals" in system["content"]
-            assert "2 decimals" in user["content"]
-            assert "decimal" not in str(make_task("arithmetic").messages(problem, style)[0])
-
-
 def test_sequences_are_interleaved_and_the_rest_follows():
     task = make_task("interleave")
     problem = task.make_problem((1, 2, 3), (9,))
@@ -297,10 +289,3 @@ def test_sequences_are_interleaved_and_the_rest_follows():
         flawed, answer = solution_lines(task, problem, "injected_error", seed)
         assert sum(a != b for a, b in zip(correct, flawed, strict=True)) == 1
         assert " ".join(flawed).split() == answer.split(", ")
-
-
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (1, 4), (5, 1), (4, 3), (7, 2), (3, 5)])
-def test_multisets_are_enumerated_without_gaps(n, k):
-    expected = set(itertools.combinations_with_replacement(range(n), k))
-    assert multiset_count(n, k) == len(expected)
-    assert {multiset_at(n, k, i) for i in range(len(expected))} == expected

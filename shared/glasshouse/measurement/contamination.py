@@ -184,7 +184,8 @@ class AuditReport:
 def audit_run(run: Path, file: Path | None = None) -> AuditReport:
     """Find problems that a run was trained on: those of a file at any step, or without a file, those
     that the run was evaluated on, at steps before their last evaluation."""
-    evaluated = {} if file else _read_evaluated_problems(run)
+    rows = () if file else read_rows(run, "validation")
+    evaluated = {(row["task"], row["key"]): (problem_from_row(row), row["step"]) for row in rows}
     problems = read_problem_file(file) if file else [problem for problem, _ in evaluated.values()]
     if not problems:
         raise RunError(f"{run} has no evaluations. Name the problems to check with --file.")
@@ -197,11 +198,3 @@ def audit_run(run: Path, file: Path | None = None) -> AuditReport:
     return AuditReport(
         len(problems), trained, leaks, describe_removed(audits[-1]) if audits else ""
     )
-
-
-def _read_evaluated_problems(run: Path) -> dict[tuple[str, str], tuple[Problem, int]]:
-    """Read every evaluated problem from the log, with the last step at which it was evaluated."""
-    problems: dict[tuple[str, str], tuple[Problem, int]] = {}
-    for row in read_rows(run, "validation"):
-        problems[row["task"], row["key"]] = problem_from_row(row), row["step"]
-    return problems

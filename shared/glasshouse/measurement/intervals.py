@@ -161,9 +161,19 @@ def compare_paired(
     return compare_differences(differences, len(treatment) - len(differences))
 
 
-def compare_differences(differences: Sequence[float], dropped: int = 0) -> PairedComparison:
-    """The comparison of seeds' differences: is their mean zero?"""
+def compare_differences(
+    differences: Sequence[float], dropped: int = 0, bases: Sequence[str] = ()
+) -> PairedComparison:
+    """The comparison of seeds' differences: is their mean zero? With the base of each, interval and test are over the
+    bases' means, and hold for bases like these.
+
+    Example: `compare_differences([1, 3, 2, 4, 3, 5], bases=list("aabbcc"))` has the interval of the means 2, 3 and 4.
+    """
     n = len(differences)
+    means = [math.fsum(group) / len(group) for group in _group(differences, bases or [""] * n)]
+    if len(means) > 1:
+        compared = replace(_compare_units(means), p=t_test(means))
+        return replace(compared, n=n, num_bases=len(means), dropped=dropped)
     if n < 2:
         reason = f"{n} pair{'s' * (n != 1)} of seeds with the measure defined in both arms: two are needed"
         return PairedComparison(n=n, dropped=dropped, reason=reason)
@@ -173,21 +183,6 @@ def compare_differences(differences: Sequence[float], dropped: int = 0) -> Paire
         smallest_p=2.0 ** (1 - n) if n <= MAX_EXACT_PAIRS else 1 / (1 + 2**MAX_EXACT_PAIRS),
         dropped=dropped,
     )
-
-
-def compare_over_bases(
-    differences: Sequence[float], bases: Sequence[str], dropped: int = 0
-) -> PairedComparison:
-    """The comparison whose interval and test hold for bases like these; `bases[i]` is that of `differences[i]`.
-
-    Example: `compare_over_bases([1, 3, 2, 4, 3, 5], list("aabbcc"))` has the interval of the means 2, 3 and 4.
-    """
-    means = [math.fsum(group) / len(group) for group in _group(differences, bases)]
-    if len(means) < 2:
-        return compare_differences(differences, dropped)
-    compared = _compare_units(means)
-    n = len(differences)
-    return replace(compared, p=t_test(means), n=n, num_bases=len(means), dropped=dropped)
 
 
 def _compare_units(values: Sequence[float]) -> PairedComparison:

@@ -138,9 +138,8 @@ def exchangeable_blocks(
     """Row numbers (blocks, rows per block) that may be exchanged: equal size, equal stratum. Rows without a value
     stay in their places."""
     check_same_length(flagged=has_value, blocks=np.asarray(blocks))
-    block, stratum = np.asarray(blocks).tolist(), np.asarray(has_value * 0).tolist()
-    if strata is not None:
-        stratum = np.asarray(strata).tolist()
+    block = np.asarray(blocks).tolist()
+    stratum = np.asarray(has_value * 0 if strata is None else strata).tolist()
     members: dict[tuple[Any, Any], list[int]] = {}
     for row in np.flatnonzero(has_value).tolist():
         members.setdefault((stratum[row], block[row]), []).append(row)

@@ -143,24 +143,17 @@ check_monitor = require_members(
 )
 
 
-@runtime_checkable
-class BatchMonitor(Protocol):
-    """A monitor that scores many views at once, such as a judge with concurrent requests."""
-
-    def score_many(self, views: Sequence[View]) -> list[MonitorOutput]: ...
-
-
 def score_all(monitor: Monitor, views: Sequence[View]) -> list[MonitorOutput]:
-    """Scores each view. An exception in the monitor becomes a failed output with its reason;
-    a `GlasshouseError` is raised, because the user can fix its cause."""
+    """Scores each view, or all at once with `score_many`, if the monitor has it. An exception in the monitor becomes a
+    failed output with its reason; a `GlasshouseError` is raised, because the user can fix its cause."""
     for view in views:
         if view.scope is not monitor.scope:
             raise MonitorError(
                 f'The monitor "{monitor.name}" has the scope "{monitor.scope}", '
                 f'but a view has the scope "{view.scope}".'
             )
-    if isinstance(monitor, BatchMonitor):
-        return monitor.score_many(views)
+    if score_many := getattr(monitor, "score_many", None):
+        return list(score_many(views))
     return [_score_guarded(monitor, view) for view in views]
 
 

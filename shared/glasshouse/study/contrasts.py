@@ -16,7 +16,6 @@ from glasshouse.measurement.intervals import (
     BaseInteraction,
     PairedComparison,
     compare_differences,
-    compare_over_bases,
     estimate_interaction,
     mean_interval,
     wilson_interval,
@@ -69,12 +68,7 @@ def point_at_equal_accuracy(table: Table, arms: Sequence[str]) -> Point:
 
     def values_of(arm: str, measure: str) -> SeedValues:
         seeds = table.runs_of(arm, measure)
-        return {seed: value_at_level(arm, measure, seed) for seed in seeds}
-
-    def value_at_level(arm: str, measure: str, seed: int) -> float | None:
-        passing = _curve(table, arm, "accuracy", seed)
-        values = table.runs_of(arm, measure).get(seed, {})
-        return interpolate_at(level, list(passing.values()), [values.get(step) for step in passing])
+        return {seed: _value_at(level, table, arm, "accuracy", measure, seed) for seed in seeds}
 
     def mean_step(arm: str) -> float:
         curves = [runs[arm, seed] for seed in seeds]
@@ -100,14 +94,9 @@ def point_at_equal_kl(table: Table, point: Point, arm: str, null_arm: str) -> Po
         if name != null_arm:
             return point.values_of(name, measure)
         return {
-            seed: None if level is None else value_at_kl(measure, seed, level)
+            seed: None if level is None else _value_at(level, table, name, "kl", measure, seed)
             for seed, level in levels.items()
         }
-
-    def value_at_kl(measure: str, seed: int, level: float) -> float | None:
-        moved = _curve(table, null_arm, "kl", seed)
-        values = table.runs_of(null_arm, measure).get(seed, {})
-        return interpolate_at(level, list(moved.values()), [values.get(step) for step in moved])
 
     return replace(point, name=f"the KL of {arm} at {point.name}", values_of=values_of)
 
@@ -127,6 +116,15 @@ def interpolate_at(x: float, xs: Sequence[float], values: Sequence[float | None]
                 return None
             return value + (x - current) / (xs[i + 1] - current) * (following - value)
     return None
+
+
+def _value_at(
+    level: float, table: Table, arm: str, along: str, measure: str, seed: int
+) -> float | None:
+    """A run's measure where another one, `along`, first passes a level."""
+    passing = _curve(table, arm, along, seed)
+    values = table.runs_of(arm, measure).get(seed, {})
+    return interpolate_at(level, list(passing.values()), [values.get(step) for step in passing])
 
 
 def _curve(table: Table, arm: str, measure: str, seed: int) -> dict[int, float]:
@@ -217,13 +215,12 @@ def contrast_arms(
     else:
         before = point.values_of(reference, question.against_measure or measure)
     seeds = [seed for seed in table.bases if not base or table.bases[seed] == base]
-    differences = _differences(after, before, seeds)
+    sides = {seed: (after.get(seed), before.get(seed)) for seed in seeds}
+    differences = {s: a - b for s, (a, b) in sides.items() if a is not None and b is not None}
     both, dropped = list(differences), len(seeds) - len(differences)
     bases = [table.bases[seed] for seed in both]
-    if len(set(bases)) >= MIN_RANDOM_BASES:
-        paired = compare_over_bases(list(differences.values()), bases, dropped)
-    else:
-        paired = compare_differences(list(differences.values()), dropped)
+    is_random = len(set(bases)) >= MIN_RANDOM_BASES
+    paired = compare_differences(list(differences.values()), dropped, bases if is_random else ())
     if paired.effect is None:
         reason = _why_undefined(measure, table, point, arm, reference)
         paired = replace(paired, reason=reason or paired.reason)
@@ -291,12 +288,6 @@ def respect_bounds(paired: PairedComparison, ceiling: MaxEffect) -> PairedCompar
     low = paired.low if fall is None else min(paired.effect, max(paired.low, fall))
     high = paired.high if rise is None else max(paired.effect, min(paired.high, rise))
     return replace(paired, low=low, high=high)
-
-
-def _differences(after: SeedValues, before: SeedValues, seeds: Sequence[int]) -> dict[int, float]:
-    """After − before of the seeds that have both."""
-    pairs = {seed: (after.get(seed), before.get(seed)) for seed in seeds}
-    return {s: a - b for s, (a, b) in pairs.items() if a is not None and b is not None}
 
 
 def unit_means(values: Sequence[float | None], units: Sequence[int] | Sequence[str]) -> list[float]:

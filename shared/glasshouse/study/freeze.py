@@ -70,6 +70,8 @@ def freeze_study(
 
     Example: `freeze_study(Path("studies/mine/study.yaml")).sha256`
     """
+    from glasshouse.models.sources import source_commit  # imports torch
+
     study, earlier = load_study(file), list[dict[str, Any]]()
     text = file.read_text().rstrip()
     if (old := study.frozen) is not None:
@@ -83,7 +85,7 @@ def freeze_study(
         text = text.partition(f"\n{COMMENT}\n")[0].rstrip()
     check_seeds_are_fresh(study, file)
     content = registered_content(study) | {
-        "commit": _find_commit(),
+        "commit": source_commit(),
         "base_sha256": {base: hash_model(base) for base in study.bases},
         "pilot": _list_pilot(pilot, study) if pilot else [],
     }
@@ -98,12 +100,6 @@ def freeze_study(
         raise ConfigError(f"{file} cannot be frozen: a section at its end would not be read back.")
     write_text(file, text)
     return frozen
-
-
-def _find_commit() -> str:
-    from glasshouse.models.sources import source_commit  # imports torch
-
-    return source_commit()
 
 
 def _list_pilot(file: Path, study: Study) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, TypeVar
 
 import numpy as np
@@ -114,7 +115,13 @@ def make_edit(task: Task[Any], problem: Problem, cot: str, rng: random.Random) -
     """Changes one step so that the answer changes; None if the CoT has no such step."""
     lines = cot.split("\n")
     starts = [sum(len(line) + 1 for line in lines[:n]) for n in range(len(lines))]
-    order = [n for n, line in enumerate(lines) if _is_editable(line, task.vocabularies)]
+    order = [
+        n
+        for n, line in enumerate(lines)
+        if find_vocabulary(line, task.vocabularies)
+        or find_statements(line)
+        or find_number_rows(line)
+    ]
     if task.vocabularies:
         # not the last state: it would contradict the previous state and the move, and some models
         # answer from both, so that neither state implies the answer
@@ -127,7 +134,8 @@ def make_edit(task: Task[Any], problem: Problem, cot: str, rng: random.Random) -
             continue
         after = implied_answer(task, problem, [*lines[:n], changed_line])
         if after is not None and after != before:
-            shared = _shared_prefix_length(lines[n], changed_line)
+            pairs = zip(lines[n], changed_line, strict=False)
+            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             return Edit(
                 line_index=n,
                 keep=starts[n] + shared,
@@ -142,12 +150,6 @@ def find_vocabulary(line: str, vocabularies: Vocabularies) -> str | None:
     """The vocabulary that contains the last word of a line, such as "a3 lake"; or None."""
     last = line.rpartition(" ")[2]
     return next((name for name, words in vocabularies.items() if last in words), None)
-
-
-def _is_editable(line: str, vocabularies: Vocabularies) -> bool:
-    return bool(
-        find_vocabulary(line, vocabularies) or find_statements(line) or find_number_rows(line)
-    )
 
 
 def _change_line(line: str, vocabularies: Vocabularies, rng: random.Random) -> str | None:
@@ -180,13 +182,6 @@ def _parse_value(line: str, prefix: str, correct: T) -> T:
     if isinstance(correct, int) and len(text) > MAX_DIGITS:
         raise CannotContinue
     return type(correct)(text)  # type: ignore[call-arg]
-
-
-def _shared_prefix_length(one: str, other: str) -> int:
-    return next(
-        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-        min(len(one), len(other)),
-    )
 
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
