@@ -126,7 +126,7 @@ PROOFS = {
     ),
     "control": Proof(
         20, "learning from rewards, not from shuffled rewards: 8 seeds each",
-        ("-m glasshouse study control --config training/example.rl/config.yaml",),
+        ("-m proofs.control training/example.rl/config.yaml",),
     ),
     "learning": Proof(
         30, "REINFORCE with 5 seeds, GRPO on every task and style",

@@ -13,7 +13,7 @@ from glasshouse.errors import ConfigError
 from glasshouse.measurement.evaluate import draw_validation
 from glasshouse.measurement.intervals import compare_differences, sign_flip_test
 from glasshouse.study.power import describe_power, smallest_effect
-from glasshouse.study.spec import dump_study, load_study, parse_study, study_from_config
+from glasshouse.study.spec import dump_study, load_study, parse_study
 from glasshouse.tasks.base import make_task
 
 STUDY = """
@@ -106,14 +106,6 @@ def test_differences_between_runs_are_named_and_more_arms_or_seeds_are_none(file
     assert "0.3 → 0.1" in difference
     tree["bases"] = ["pocket"]
     assert study.run_differences(parse_study(tree, ""))[0].startswith("bases (leaked-hint-0")
-
-
-def test_a_study_from_a_configuration_starts_from_its_model() -> None:
-    overrides = ["model=pocket", "steps=3", "seed=7", "out=x", "learn.kl_coef=0.1"]
-    study = study_from_config([], overrides, title="t", arms={"a": {}, "b": {"steps": 4}}, seeds=2)
-    config = study.run_config("b", 1)
-    assert (config.model, config.steps, config.seed, config.out) == ("pocket", 4, 1, "")
-    assert config.learn.kl_coef == 0.1
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glasshouse.cli.parser import CONFIG, command, command_group, print_safe
+from glasshouse.cli.parser import command, command_group, print_safe
 from glasshouse.terminal import count_noun, shell_command
 
 if TYPE_CHECKING:
     from glasshouse.study.spec import Study
-
-JOBS = {"--jobs N = 2": "parallel runs"}
 
 
 @command(
@@ -48,7 +46,6 @@ command_group(
     examples=[
         "glasshouse study my-study.yaml --dry-run",
         "glasshouse study freeze my-study.yaml",
-        "glasshouse study control --config training/example.rl/config.yaml",
     ],
 )
 
@@ -81,7 +78,7 @@ def _freeze(args: argparse.Namespace) -> None:
         "STUDY.yaml": "the study file",
         "key=value": "override the study's config, but not what its arms set, e.g. steps=4",
         "--seeds N": "seeds per arm (default as in the study)",
-        **JOBS,
+        "--jobs N = 2": "parallel runs",
         "--out FOLDER": "default: runs/studies/<name of the study>",
         "--arms A,B": {"default": None, "help": "only these arms"},
         "--check FILE": "compare the rows of this study's arms and seeds byte by byte with this table; exit code 1 "
@@ -169,27 +166,3 @@ def _list_runs(study: Study, out: Path) -> None:
         print_safe(f"{run.name} ({run.base}, {run.config.steps} steps): {state}")
     remaining = sum(not run.is_finished for run in runs)
     print_safe(f"{_describe_size(study)}; {remaining} to do → {out}")
-
-
-@command(
-    "study control",
-    "check that a configuration learns, and only from its rewards",
-    {
-        "key=value": "as for glasshouse train",
-        **CONFIG,
-        "--seeds N = 8": "seeds per arm; at least 7",
-        **JOBS,
-        "--out FOLDER = runs/control": "output folder",
-    },
-    "Positive control: the configuration itself, which must improve more than the negative one. Negative "
-    "control: the same configuration with the rewards shuffled among rollouts, which must not improve. A "
-    "study of these two questions; exit code 1 if one fails.",
-    examples=["glasshouse study control --config training/example.rl/config.yaml"],
-)
-def _control(args: argparse.Namespace) -> int:
-    from glasshouse.study.controls import run_control
-
-    passed = run_control(
-        args.config, args.overrides, seeds=args.seeds, jobs=args.jobs, out=Path(args.out)
-    )
-    return 0 if passed else 1

@@ -18,7 +18,6 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from glasshouse.config.loading import (
     diff_configs,
     dump_yaml,
-    load_config,
     merge_layers,
     read_yaml_file,
     resolve_layers,
@@ -354,19 +353,6 @@ def load_study(
                 f"question a null arm with the same task, or `null_arm: {NO_NULL_ARM}`."
             )
     return study if arms is None and seeds is None else study.subset(arms, seeds)
-
-
-def study_from_config(
-    files: Sequence[str | Path], overrides: Sequence[str], **fields: Any
-) -> Study:
-    """A study of one training configuration: its base is the configuration's model.
-
-    Example: `study_from_config([], ["steps=4"], title="t", arms={"plain": {}}, seeds=2)`
-    """
-    base = load_config(files, overrides).model
-    tree = merge_layers([*(read_yaml_file(Path(file)) for file in files), overrides])
-    config = {key: value for key, value in tree.items() if key not in RESERVED_KEYS}
-    return parse_study({"bases": [base], "config": config, **fields}, "the command line")
 
 
 def parse_study(tree: Mapping[str, Any], where: str) -> Study:

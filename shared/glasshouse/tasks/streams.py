@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from glasshouse import randomness
 from glasshouse.errors import RunError
@@ -118,25 +118,6 @@ class ProblemsExhausted(RunError):
     """All problems have been drawn, and the stream does not restart."""
 
 
-class ProblemStream(Protocol):
-    """A source of training problems."""
-
-    epochs: int
-    """How often a stream of fresh problems was exhausted and restarted."""
-
-    def take(self, count: int) -> list[Problem]:
-        """The next problems."""
-
-    def set_step(self, step: int) -> None:
-        """Sets the step that the next problems are for; a curriculum changes its difficulty here."""
-
-    def state(self) -> dict[str, Any]:
-        """The counters to resume from, as JSON values."""
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Resumes from a state."""
-
-
 class FreshProblems:
     """The problems of one split, each once.
 
@@ -165,7 +146,7 @@ class FreshProblems:
 
     def _reset(self) -> None:
         self.stage_history = [[0, 0]]  # [stage, draws before it], in order
-        self.epochs = 0
+        self.epochs = 0  # how often the problems were exhausted and restarted
         self.drawn = 0
         self.epoch_start = 0  # draws before this epoch
         needs_seen = self.is_curriculum or None in self.stage_levels[0].values()
@@ -190,6 +171,7 @@ class FreshProblems:
         self.exhausted: set[str] = set()  # levels that cannot be enumerated and gave nothing new
 
     def set_step(self, step: int) -> None:
+        """Sets the step that the next problems are for; a curriculum changes its difficulty here."""
         stage = max(i for i, start in enumerate(self.stage_starts) if start <= max(step, 0))
         if stage != self.stage:
             self._enter_stage(stage)
@@ -261,6 +243,7 @@ class FreshProblems:
         return randomness.key("draw", self.seed, self.split, level, position) >> 1
 
     def state(self) -> dict[str, Any]:
+        """The counters to resume from, as JSON values."""
         return {
             "counters": dict(self.counters),
             "exhausted": sorted(self.exhausted),
@@ -321,3 +304,7 @@ class FixedProblems:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.drawn = state["drawn"]
+
+
+ProblemStream = FreshProblems | FixedProblems
+"""A source of training problems."""
