@@ -36,7 +36,6 @@ def parse_monitors(args: argparse.Namespace, cache: Path) -> list[Any]:
     {
         **RUN,
         "--problems N": "number of held-out problems (default 200)",
-        "--greedy": "greedy instead of sampled rollouts",
         "--first-and-last": "only the base model and the last checkpoint",
         "--out FOLDER": "write the results to this folder instead of RUN/results; the run may be read-only",
         **ACCEPT,
@@ -75,7 +74,6 @@ def _monitor(args: argparse.Namespace) -> None:
     results = monitor_run(
         run,
         problems=args.problems,
-        greedy=args.greedy,
         first_and_last=args.first_and_last,
         monitors=monitors,
         out=args.out or None,

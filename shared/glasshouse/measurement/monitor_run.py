@@ -53,7 +53,7 @@ from glasshouse.terminal import (
     shows_bars,
     terminal_safe,
 )
-from glasshouse.types import Problem, Rollout, SamplingParams
+from glasshouse.types import Problem, Rollout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -108,7 +108,6 @@ def monitor_run(
     run: str | Path,
     *,
     problems: int | None = None,
-    greedy: bool = False,
     first_and_last: bool = False,
     monitors: Sequence[Monitor] = (),
     out: str | Path | None = None,
@@ -144,7 +143,7 @@ def monitor_run(
             sources = _check_sources(folder, config, accept_changes)
             base = _load_policy(config)
             config = fill_task_options(config, base.card)
-            monitored = MonitoredRun(folder, config, monitors, greedy, shown)
+            monitored = MonitoredRun(folder, config, monitors, shown)
             file = MonitorResultsFile(results or folder / "results", monitored.settings(sources))
             models = monitored.list_models(base)
             if first_and_last:
@@ -164,14 +163,9 @@ class MonitoredRun:
     """A run, the problems that all its models are measured on, and what is measured of each."""
 
     def __init__(
-        self,
-        run: Path,
-        config: Config,
-        monitors: Sequence[Monitor],
-        greedy: bool,
-        shown: MonitorProgress,
+        self, run: Path, config: Config, monitors: Sequence[Monitor], shown: MonitorProgress
     ) -> None:
-        self.run, self.config, self.greedy, self.shown = run, config, greedy, shown
+        self.run, self.config, self.shown = run, config, shown
         self.task = task = make_task(config.task.name, config.task.options)
         self.is_organism = isinstance(task, Organism)
         own = make_evaluation_monitors(config, task) if self.is_organism else own_monitors(task)
@@ -197,7 +191,7 @@ class MonitoredRun:
         """Everything besides the weights that the results depend on."""
         from glasshouse.models.sources import software_versions
 
-        config, greedy = self.config, self.greedy
+        config = self.config
         plan: dict[str, Any] = {"version": 1, "measurements": list(self.measurements)}
         plan["monitors"] = [monitor.describe() for monitor in self.monitors]
         if self.is_organism:
@@ -209,7 +203,7 @@ class MonitoredRun:
             "reserve": len(self.reserve),
             "reserve_sha256": _hash_problems(self.reserve),
             "removed_as_trained_on": self.audit["removed"],
-            "rollouts": "greedy" if greedy else f"sampled at {config.generate.temperature:g}",
+            "rollouts": f"sampled at {config.generate.temperature:g}",
             "max_tokens": config.generate.max_tokens,
             "seed": config.seed,
             "task": {"name": config.task.name, "style": config.task.style.value},
@@ -271,9 +265,6 @@ class MonitoredRun:
         backend = LocalGeneration(policy, config.generate)
         collector = RolloutCollector(policy, self.task, backend, config)
         sampling = config.generate.sampling()
-        if self.greedy:
-            limit, stop = sampling.max_tokens, sampling.stop
-            sampling = SamplingParams(max_tokens=limit, temperature=0, stop=stop)
         graded: list[Rollout] = []
 
         def collect(problems: Sequence[Problem], *, samples: int, split: str) -> list[Rollout]:
