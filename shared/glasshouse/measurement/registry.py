@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -106,14 +107,7 @@ class MeasureSpec:
 
 
 def _make_spec(id: str, entry: dict[str, Any]) -> MeasureSpec:
-    column, arm = entry.pop("column", ""), entry.pop("arm", None)
-    values = VALUES.get(id)
-    if column:
-
-        def values(c: Columns) -> Values:
-            return c.mean(getattr(c, column), None if arm is None else c.planted == arm)
-
-    bounds = entry.pop("bounds", None)
+    column, arm, bounds = (entry.pop(name, None) for name in ("column", "arm", "bounds"))
     return MeasureSpec(
         id=id,
         label=entry.pop("label", id.replace("_", " ")),
@@ -121,10 +115,14 @@ def _make_spec(id: str, entry: dict[str, Any]) -> MeasureSpec:
         bounds=bounds and (float(bounds[0]), float(bounds[1])),
         needs=frozenset(entry.pop("needs", ())),
         reports=tuple(entry.pop("reports", ())),
-        values=values,
+        values=partial(_mean_of_column, column, arm) if column else VALUES.get(id),
         monitor_values=MONITOR_VALUES.get(id),
         **entry,
     )
+
+
+def _mean_of_column(column: str, arm: int | None, c: Columns) -> Values:
+    return c.mean(getattr(c, column), None if arm is None else c.planted == arm)
 
 
 _ENTRIES = read_yaml_file(Path(__file__).with_name("measures.yaml"))
