@@ -29,6 +29,7 @@ Seeds = dict[int, float]
 DISCLOSURE = "disclosure_rule.disclosure"
 UNDETECTED = "disclosure_rule.undetected_use"
 VERIFIER = "step_verifier.undetected_use"
+OTHER_WORDS = "other_words_rule.undetected_use"
 GMEAN2 = "organism.disclosure_rule.gmean2"
 REFIT_COT, REFIT_PROMPT = (f"organism.ngrams_refit.{scope}.auroc" for scope in ("cot", "prompt"))
 
@@ -38,7 +39,7 @@ def _load(study: str) -> dict[tuple[str, str, int], dict[int, tuple[str, float |
     folder = EXPERIMENTS.get(study, f"studies/{study}")
     cells: dict[tuple[str, str, int], dict[int, tuple[str, float | None]]] = {}
     for row in Table.load(ROOT / folder / "table.jsonl.zst"):
-        cells.setdefault((row.arm, row.measure, row.step), {})[row.seed] = row.base, row.value
+        cells.setdefault((row.arm, row.measure, row.step), {})[row.seed] = row.base, row.averaged
     return cells
 
 
@@ -70,6 +71,14 @@ def ends(study: str, arm: str, measure: str, step: int) -> list[float]:
 def against(study: str, arm: str, other: str, measure: str, step: int) -> list[float]:
     """Means over seeds of two arms at the same step: `x against y`."""
     return [mean(study, name, measure, step) for name in (arm, other)]
+
+
+def monitor_rates(study: str, arm: str, monitor: str, step: int) -> list[float]:
+    """Sensitivity and false-alarm rate of a monitor, means over seeds."""
+    sensitivity, tnr = (
+        mean(study, arm, f"{monitor}.{name}", step) for name in ("disclosure", "tnr")
+    )
+    return [sensitivity, 1 - tnr]
 
 
 def changes(study: str, arm: str, measure: str, step: int) -> list[float]:
@@ -134,11 +143,6 @@ def extreme_holm_p(study: str) -> list[float]:
     """The smallest and the largest corrected p of all questions."""
     p_values = [question["effect"]["p_holm"] for question in _analysis(study)["questions"]]
     return [min(p_values), max(p_values)]
-
-
-def interaction_p(study: str, question: int) -> float:
-    """p of the base × arm interaction."""
-    return float(_analysis(study)["questions"][question - 1]["effect"]["interaction"]["p"])
 
 
 def p_value(values: Sequence[float]) -> float:
