@@ -99,12 +99,11 @@ def serve(runs: Path) -> None:
     import uvicorn
 
     from glasshouse.view import app, library
-    from glasshouse.view.security import allowed_host_names
     from glasshouse.view.server import bind_socket
 
     served = library.Library([runs])
-    application = app.make_app(served, hosts=allowed_host_names("127.0.0.1"))
-    listener = bind_socket("127.0.0.1", 0)
+    application = app.make_app(served)
+    listener = bind_socket(0)
     server = uvicorn.Server(uvicorn.Config(application, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -159,7 +159,7 @@ def test_monitor_and_eval_are_not_silent_without_a_terminal(
 
 @pytest.mark.parametrize(
     ("command", "option", "suffix"),
-    [("report", "--out", ".html"), ("report figure", "--out", ".png")],
+    [("report", "--out", ".html"), ("report figure", "--out", ".svg")],
 )
 def test_one_rule_for_output_files(
     run: Path, command: str, option: str, suffix: str, capsys: pytest.CaptureFixture[str]

@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from glasshouse.rollout.penalties import make_penalty as make_penalty
     from glasshouse.rollout.penalties import penalty as penalty
     from glasshouse.rollout.self_check import check_task as check_task
+    from glasshouse.runs.curves import plot_learning_curves as plot_learning_curves
     from glasshouse.runs.run import Records as Records
     from glasshouse.runs.run import Run as Run
     from glasshouse.runs.run import open_run as open_run
@@ -59,14 +60,13 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from glasshouse.training.train import train as train
     from glasshouse.types import Grade as Grade
     from glasshouse.types import Problem as Problem
-    from glasshouse.view.figures import plot_learning_curves as plot_learning_curves
     from glasshouse.view.report import write_report as write_report
 
     __version__: str
 
 _MODULES = {
     "glasshouse.measurement.evaluate": ("EvaluationResult", "evaluate"),
-    "glasshouse.view.figures": ("plot_learning_curves",),
+    "glasshouse.runs.curves": ("plot_learning_curves",),
     "glasshouse.study.figures": ("plot_study",),
     "glasshouse.view.report": ("write_report",),
     "glasshouse.measurement.file": ("MeasureReport", "RolloutFile", "measure"),

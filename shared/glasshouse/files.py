@@ -74,7 +74,7 @@ def check_output_file(option: str, path: Path, suffixes: Sequence[str] = ()) -> 
     """Raise unless a file can be written at the path that the user gave: its folder must exist, the
     path must not be a folder or a device, and the name must end in one of `suffixes`.
 
-    Example: `check_output_file("--out", Path("curves.png"), (".png", ".svg"))`
+    Example: `check_output_file("--out", Path("report.html"), (".html",))`
     """
     if suffixes and path.suffix not in suffixes:
         raise RunError(f"{option} {path} must end in {' or '.join(suffixes)}.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import matplotlib as mpl
 import pytest
 from matplotlib import pyplot
 from tests.view.example_runs import write_run
@@ -100,16 +100,17 @@ def test_plot_study_draws_the_effects_and_a_curve_of_each_measure():
     published = {file.stem for file in folder.glob("*.svg")}
     assert {Path(name).stem for name in figures} == published
     assert all(figure.axes for figure in figures.values())
+    assert not pyplot.get_fignums()  # the plots of the caller are left alone
 
 
-def test_learning_curves_are_plotted_and_leave_the_plots_of_the_caller_alone(result, tmp_path):
-    with mpl.rc_context({"backend": "svg"}):
-        figure = glasshouse.plot_learning_curves(result.path, out=tmp_path / "curves.png")
-        assert mpl.rcParams["backend"] == "svg"
-        assert not pyplot.get_fignums()
-    assert len(figure.axes) == 2
-    assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
-    assert figure._repr_png_()[1:4] == b"PNG"  # a notebook shows it
+def test_learning_curves_of_several_runs_are_averaged(result, tmp_path):
+    picture = glasshouse.plot_learning_curves(result.path, result.path, out=tmp_path / "c.svg")
+    assert (
+        picture == (tmp_path / "c.svg").read_text() == picture._repr_svg_()
+    )  # a notebook shows it
+    lines = re.findall(r'<polyline class="(\w+)" points="([^"]+)"', picture)
+    assert [kind for kind, _ in lines[:3]] == ["each", "each", "mean"]
+    assert len({points for _, points in lines[:3]}) == 1  # the mean of equal runs is each of them
 
 
 def test_config_grades_and_parts():

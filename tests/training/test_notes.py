@@ -48,4 +48,5 @@ def test_the_notebook_keeps_what_was_written_in_it_and_grows_when_the_run_is_res
 def test_a_panel_of_equal_or_extreme_values_and_hostile_names_is_valid_xml() -> None:
     lines = {"<a>": [(1.0, 0.0), (2.0, 0.0)], "b&": [(1.0, -1e300), (5000.0, 1e300)]}
     for points in (lines, {"x": [(0.0, 1e-9)]}, {"x": [(float(n), 3.0) for n in range(2000)]}):
-        assert ElementTree.fromstring(render_panels("<run>", {"a&b": points})).tag.endswith("svg")
+        panel = {label: [line] for label, line in points.items()}
+        assert ElementTree.fromstring(render_panels("<run>", {"a&b": panel})).tag.endswith("svg")

@@ -17,7 +17,6 @@ from tests.view.gallery import write_gallery
 
 from glasshouse.view.app import make_app
 from glasshouse.view.library import Library
-from glasshouse.view.security import allowed_host_names
 from glasshouse.view.server import bind_socket
 
 ADDRESS = "http://127.0.0.1:8420"
@@ -37,7 +36,7 @@ def library(gallery: Path, tmp_path_factory: pytest.TempPathFactory) -> Library:
 
 @pytest.fixture(scope="session")
 def client(library: Library) -> TestClient:
-    app = make_app(library, hosts=allowed_host_names("127.0.0.1"))
+    app = make_app(library)
     return TestClient(app, base_url=ADDRESS)
 
 
@@ -73,8 +72,8 @@ class Watched:
 @contextmanager
 def serve(library: Library) -> Iterator[str]:
     """A real server in a thread; yields its address."""
-    listener = bind_socket("127.0.0.1", 0)
-    app = make_app(library, hosts=allowed_host_names("127.0.0.1"))
+    listener = bind_socket(0)
+    app = make_app(library)
     config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -25,7 +25,7 @@ EXTRAS = {
     "monitor": "fitting n-gram monitors and probes",
     "judge": "the LLM judge",
     "view": "the live page (glasshouse view)",
-    "report": "figures of studies and of glasshouse report figure",
+    "report": "figures of studies and of the demo",
     "parquet": "problem files and rollouts of other trainers as Parquet",
     "math": "answers that are mathematical expressions",
     "gym": "a hundred more procedural tasks",

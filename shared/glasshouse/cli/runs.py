@@ -250,16 +250,15 @@ def _report(args: argparse.Namespace) -> None:
     "plot the learning curves of runs",
     {
         "RUN+": "run directories; several are averaged",
-        "--out FILE": "the image to write, .png or .svg (default: RUN/results/figure.svg; of several runs, figure.svg "
-        "in this folder)",
+        "--out FILE": "the .svg file to write (default: RUN/results/curves.svg; of several runs, curves.svg here)",
     },
-    examples=["glasshouse report figure runs/try", "glasshouse report figure runs/* --out all.png"],
+    examples=["glasshouse report figure runs/try", "glasshouse report figure runs/* --out all.svg"],
 )
 def _figure(args: argparse.Namespace) -> None:
-    from glasshouse.view.figures import plot_learning_curves
+    from glasshouse.runs.curves import CURVES, plot_learning_curves
 
     folder = Path(args.run[0], "results") if len(args.run) == 1 else Path()
-    out = Path(args.out or folder / "figure.svg")
+    out = Path(args.out or folder / CURVES)
     plot_learning_curves(*args.run, out=out, warn=print_damage)
     print_safe(out)
 
@@ -291,16 +290,13 @@ def _track(args: argparse.Namespace) -> None:
     {
         "RUN*": "run directories, folders of them, studies, or files of rollouts (default: runs)",
         "--open": "open the page in a browser",
-        "--host NAME = 127.0.0.1": "the address to listen on",
         "--port N = 8420": "the port, or a free one if it is taken; 0: any",
-        "--token TEXT": "require this token (default: a random one if --host is not loopback)",
-        "--allow-host NAME...": "answer requests for this host name as well, as behind a proxy; repeatable",
         **ROLLOUTS,
     },
     "Shows runs, studies and whatever `glasshouse measure` reads: curves, rollouts with filters and search, one "
     "problem across checkpoints, and comparisons. The keys 1 and 0 label a rollout, in a file beside it; nothing else "
     "is written, and no request is made to other machines. Options from --map on say how files are read. Listens on "
-    "this machine only unless --host says otherwise, and then requires a token. Needs the extra `view`.",
+    "this machine only; `ssh -L 8420:localhost:8420 MACHINE` shows it on another one. Needs the extra `view`.",
     examples=[
         "glasshouse view",
         "glasshouse view runs/sum_digits-grpo-1 --open",
@@ -313,10 +309,7 @@ def _view(args: argparse.Namespace) -> None:
 
     serve(
         [Path(run) for run in args.run or ["runs"]],
-        host=args.host,
         port=args.port,
-        token=args.token,
-        allow_hosts=args.allow_host,
         open_browser=args.open,
         options=rollout_options(args, Path(".glasshouse") / "judge"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -37,10 +37,10 @@ HEARTBEAT_SECONDS = 15.0
 """How often an idle stream sends a comment, which finds out that the browser has gone."""
 
 
-def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Guard:
-    """The application; `token` is empty if none is required.
+def make_app(library: Library) -> Guard:
+    """The application.
 
-    Example: `make_app(Library([Path("runs")]), hosts=allowed_host_names("127.0.0.1"))`
+    Example: `make_app(Library([Path("runs")]))`
     """
 
     async def asset(request: Request) -> Response:
@@ -84,7 +84,7 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
     endpoints = {"/": asset, "/{name}": asset, "/api/events": events, "/api/{name}": answer}
     routes = [Route(WRITE_PATH, answer, methods=["POST"])]
     routes += [Route(path, endpoint) for path, endpoint in endpoints.items()]
-    guard = Guard(Starlette(routes=routes), hosts=hosts, token=token)
+    guard = Guard(Starlette(routes=routes))
     return guard
 
 

@@ -22,10 +22,10 @@ from glasshouse.errors import RunError
 from glasshouse.files import check_output_file, write_text
 from glasshouse.measurement.file import RolloutFile
 from glasshouse.runs.labels import read_labels
+from glasshouse.runs.run_directory import METRICS
 from glasshouse.runs.verify import verify_run
 from glasshouse.terminal import terminal_safe
 from glasshouse.view.comparison import MAX_RUNS, compare_runs, describe_study
-from glasshouse.view.figures import read_metrics
 from glasshouse.view.file_reader import FileReader, read_file_overview
 from glasshouse.view.rollout_index import KINDS, Frame, RolloutIndex
 from glasshouse.view.run_measures import thin
@@ -74,7 +74,8 @@ def write_report(
             reader: Reader = opened_file
         else:
             found = verify_run(path).damage
-            read_metrics(path)  # raises if the run has none
+            if not (path / "results" / METRICS).is_file():
+                raise RunError(f"{path} is not a run directory: it has no results/{METRICS}.")
             damage[location.id] = [asdict(item) for item in found]
             if warn:
                 for item in found:
