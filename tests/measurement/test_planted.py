@@ -81,7 +81,7 @@ def test_the_base_models_use_of_the_hint_is_measured(hint_run: Path) -> None:
     assert base["ngrams_base.cot.auroc"]["value"] > floor
     # a copied answer follows the hint in the prompt, and is lost without a hint
     assert base["follows_prompt_after_swap"]["value"] > 0.2
-    assert base["answer_kept_without_hint"]["value"] < 0.5
+    assert base["answer_kept_without_hint"]["value"] < 0.7
     assert "reliance rose" in results["verdict"] or "change of reliance" in results["verdict"]
 
 
