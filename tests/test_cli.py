@@ -39,7 +39,7 @@ def run_process(*command: str) -> subprocess.CompletedProcess[str]:
         (["eval", "no/such/folder"], "no/such/folder"),
         (["config", "lern"], '"learn"'),
         (["tasks", "aritmetic"], '"arithmetic"'),
-        (["report", "figure", ".", "--out", "x.png"], "results/metrics.jsonl"),
+        (["report", "figure", ".", "--out", "x.svg"], "results/metrics.jsonl"),
         (["sft", "--recipe", "poket", "--out", "x"], "pocket"),
         (["sft", "--recipe", "pocket", "--out", "docs"], "docs"),
         (["rollouts", "no/such/run"], "no/such/run"),

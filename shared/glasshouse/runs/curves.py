@@ -13,7 +13,7 @@ from typing import Any
 
 from glasshouse.errors import RunError
 from glasshouse.files import check_output_file, write_text
-from glasshouse.runs.run_directory import load_evaluations, load_metrics, load_summary
+from glasshouse.runs.run_directory import METRICS, load_evaluations, load_metrics, load_summary
 from glasshouse.terminal import count_noun
 
 CURVES = "curves.svg"
@@ -62,12 +62,15 @@ def plot_learning_curves(
 
     if out is not None:
         check_output_file("--out", Path(out), (".svg",))
-    panels = read_panels([Path(run) for run in runs])
-    if not panels:
-        named = ", ".join(map(str, runs)) or "Nothing"
-        raise RunError(f"{named} is not a run with steps; give the path of a run directory.")
+    if not runs:
+        raise RunError("plot_learning_curves needs the path of a run.")
     for run in runs:
+        if not load_metrics(Path(run)):
+            raise RunError(
+                f"{run}: results/{METRICS} has no steps. Give the path of a run directory."
+            )
         name_curve_damage(Path(run), warn)
+    panels = read_panels([Path(run) for run in runs])
     name = Path(runs[0]).resolve().name if len(runs) == 1 else count_noun(len(runs), "run")
     picture = Picture(render_panels(title or name, panels))
     if out is not None:
