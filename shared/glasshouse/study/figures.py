@@ -109,7 +109,8 @@ def _draw_curves(analysis: Analysis, measure: str, colours: Sequence[str]) -> An
             labels.append((curve.mean[-1], curve.arm, colour))
     if lookup(measure).bounds:
         axis.set_ylim(-0.03, 1.03)
-    axis.set_xticks(sorted({step for curve in curves for step in curve.steps}))
+    steps = sorted({step for curve in curves for step in curve.steps})
+    axis.set_xticks(steps[:: 1 + (len(steps) - 1) // 8])
     _label_arms(axis, labels, last, last + shift * (len(analysis.arms) + 3))
     return figure
 
