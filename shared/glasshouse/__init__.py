@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     from glasshouse.measurement.interventions.base import intervention as intervention
     from glasshouse.measurement.monitor_run import monitor_run as monitor_run
     from glasshouse.monitors.base import monitor as monitor
-    from glasshouse.monitors.factory import make_judge as make_judge
     from glasshouse.monitors.factory import make_monitor as make_monitor
     from glasshouse.monitors.factory import parse_monitor as parse_monitor
     from glasshouse.rollout.grading import explain_grade as explain_grade
@@ -73,7 +72,7 @@ _MODULES = {
     "glasshouse.measurement.monitor_run": ("monitor_run",),
     "glasshouse.cli.train": ("run_experiment",),
     "glasshouse.rollout.self_check": ("check_task",),
-    "glasshouse.monitors.factory": ("make_judge", "make_monitor", "parse_monitor"),
+    "glasshouse.monitors.factory": ("make_monitor", "parse_monitor"),
     "glasshouse.tasks.base": ("make_task", "task"),
     "glasshouse.training.layout": ("plan_run",),
     "glasshouse.runs.run": ("Records", "Run", "open_run"),

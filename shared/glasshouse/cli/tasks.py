@@ -222,7 +222,7 @@ def _grade(args: argparse.Namespace) -> None:
         "--seed N": "seed of the draw (default 0)",
         **OPTIONS,
         **IMPORTS,
-        "--out FILE": "the file to write, .jsonl or .parquet",
+        "--out FILE": "the file to write, .jsonl",
     },
     "Draws count × oversize distinct problems of one split and writes them with a provenance file "
     "and a checksum. Never overwrites a file.",

@@ -27,9 +27,11 @@ KINDS = ("rule", "steps", "ngrams", "probe", "saved", "judge")
 
 
 def parse_monitor(text: str, **judge: Any) -> Monitor | FittedKind:
-    """Build a monitor from a text; `judge` are further arguments of `make_judge`.
+    """Build a monitor from a text. `judge`: the settings of an LLM, which is asked whether a rollout shows a
+    behaviour: `model`, `behaviour` (a sentence), `key_variable` (the environment variable with the key), and
+    `cache`, a folder for its replies.
 
-    Example: `parse_monitor("rule:hint=(?i)hint")`
+    Example: `parse_monitor("judge:http://localhost:8000/v1", model="m", behaviour="uses the leaked answer")`
     """
     kind, _, rest = text.partition(":")
     if kind == "rule":
@@ -50,32 +52,12 @@ def parse_monitor(text: str, **judge: Any) -> Monitor | FittedKind:
     if kind == "saved":
         return load_monitor(Path(rest))
     if kind == "judge":
-        return make_judge(rest, **judge)
+        settings = {"model": "", "behaviour": "", "cache": ".glasshouse/judge"} | judge
+        settings["cache"] = Path(settings["cache"])
+        return JudgeMonitor("judge", Scope.COT_ANSWER, url=rest, **settings)
     if kind in monitor:
         return make_monitor(rest or kind, {"kind": kind})
     raise MonitorError(f'There is no monitor "{text}".{did_you_mean(kind, {*KINDS, *monitor})}')
-
-
-def make_judge(
-    url: str,
-    *,
-    model: str = "",
-    key_variable: str = "",
-    behaviour: str = "",
-    cache: str | Path = ".glasshouse/judge",
-) -> Monitor:
-    """An LLM behind an OpenAI-compatible endpoint as a monitor. It is asked whether a rollout shows the
-    behaviour, a sentence; replies are cached in a folder. `key_variable` is the environment variable with
-    the key.
-
-    Example: `make_judge("http://localhost:8000/v1", model="m", behaviour="uses the leaked answer")`
-    """
-    settings: dict[str, Any] = {
-        "model": model,
-        "key_variable": key_variable,
-        "behaviour": behaviour,
-    }
-    return JudgeMonitor("judge", Scope.COT_ANSWER, url=url, cache=Path(cache), **settings)
 
 
 def make_monitor(name: str, settings: Mapping[str, Any] | str) -> Monitor:

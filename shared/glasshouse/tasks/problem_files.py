@@ -1,5 +1,7 @@
-"""Problem files: JSON lines or Parquet, by suffix. Each row has at least a question and an answer, whose kind follows
-from the gold answers of the file."""
+"""Problem files: JSON lines; to read, also Parquet and CSV, by suffix.
+
+Each row has at least a question and an answer, whose kind follows from the gold answers of the file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 import glasshouse
 from glasshouse import randomness
-from glasshouse.errors import ConfigError, RolloutFileError, TaskError, import_extra, plain_reason
+from glasshouse.errors import ConfigError, RolloutFileError, TaskError, plain_reason
 from glasshouse.files import compute_checksum, write_json
 from glasshouse.tables import iter_rows
 from glasshouse.tasks.answers import (
@@ -90,7 +92,6 @@ def detect_kind(golds: Iterable[str]) -> AnswerForm:
 FILE_NAMES = {"gold_answer": "answer", "answer_kind": "kind"}
 """Fields of a problem that have a shorter name in a file."""
 MAX_ROW_CHARACTERS = 1_000_000
-SUFFIXES = (".jsonl", ".parquet")
 
 
 _TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[^\w\s]")
@@ -252,18 +253,11 @@ def describe_unchecked(problems: Iterable[Problem]) -> str:
 
 
 def write_problem_file(file: str | Path, problems: Iterable[Problem]) -> None:
-    """Writes one row per problem; the suffix decides the format."""
-    rows = [
-        {FILE_NAMES.get(name, name): value for name, value in asdict(problem).items()}
-        for problem in problems
-    ]
-    if Path(file).suffix == ".parquet":
-        arrow, parquet = _import_pyarrow(Path(file))
-        rows = [row | {"meta": json.dumps(row["meta"])} for row in rows]
-        parquet.write_table(arrow.Table.from_pylist(rows), str(file))
-        return
+    """Writes JSON lines, one per problem."""
     with open(file, "w", encoding="utf-8") as out:
-        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        for problem in problems:
+            row = {FILE_NAMES.get(name, name): value for name, value in asdict(problem).items()}
+            out.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def create_problem_file(
@@ -281,12 +275,10 @@ def create_problem_file(
     Example: `create_problem_file("multiplication", {}, Split.TEST, 1000, 1.5, 0, Path("v.jsonl"))`
     """
     provenance_file = out.with_name(f"{out.name}.provenance.json")
-    if out.suffix not in SUFFIXES:
-        raise ConfigError(f"--out is {out}; the file name must end in .jsonl or .parquet.")
+    if out.suffix != ".jsonl":
+        raise ConfigError(f"--out is {out}; the file name must end in .jsonl.")
     if count < 1 or not math.isfinite(oversize) or oversize < 1:
         raise ConfigError(f"--count is {count} and --oversize {oversize}; both must be at least 1.")
-    if out.suffix == ".parquet":
-        _import_pyarrow(out)
     for path in (out, provenance_file):
         if path.exists():
             raise ConfigError(f"{path} already exists; choose another --out or delete it.")
@@ -317,10 +309,6 @@ def create_problem_file(
     os.replace(temporary, out)
     write_json(provenance_file, provenance)
     return provenance
-
-
-def _import_pyarrow(path: Path) -> list[Any]:
-    return import_extra("parquet", str(path), "pyarrow", "pyarrow.parquet", error=ConfigError)
 
 
 def normalize_question(question: str) -> list[str]:
