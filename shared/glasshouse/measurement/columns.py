@@ -20,11 +20,10 @@ from glasshouse.monitors.base import (
     Monitor,
     MonitorOutput,
     Scope,
-    View,
-    make_view,
     score_all,
     stack_flags,
     stack_scores,
+    view_rollout,
 )
 from glasshouse.monitors.fitted import LinearMonitor, compute_cot_states
 from glasshouse.monitors.rules import RuleMonitor, StepVerifier
@@ -171,16 +170,6 @@ def score_rollouts(
     distinct = {tuple(view.parts.values()): view for view in views}
     outputs = dict(zip(distinct, score_all(monitor, list(distinct.values())), strict=True))
     return [outputs[tuple(view.parts.values())] for view in views]
-
-
-def view_rollout(scope: Scope, rollout: Rollout, state: Floats | None = None) -> View:
-    return make_view(
-        scope,
-        prompt=rollout.prompt,
-        question=rollout.problem.question,
-        completion=rollout.text,
-        state=state,
-    )
 
 
 def own_monitors(task: Task[Any]) -> list[Monitor]:

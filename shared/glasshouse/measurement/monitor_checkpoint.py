@@ -20,11 +20,10 @@ from glasshouse.measurement.columns import (
     label_rollouts,
     problems_by_arm,
     score_rollouts,
-    view_rollout,
 )
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, intervention
 from glasshouse.measurement.measure import Measurement, Row, measure, value_rows
-from glasshouse.monitors.base import Scope, make_view
+from glasshouse.monitors.base import Scope, make_view, view_rollout
 from glasshouse.monitors.fitted import (
     FIT,
     MIN_BENIGN,

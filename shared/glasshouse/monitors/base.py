@@ -20,6 +20,7 @@ import numpy as np
 from glasshouse.errors import GlasshouseError, MonitorError
 from glasshouse.registry import Registry, require_members
 from glasshouse.tasks.answers import split_completion
+from glasshouse.types import Rollout
 from glasshouse.values import FAILED, Floats, Ints
 
 
@@ -73,6 +74,12 @@ def make_view(
     split = split_completion(completion)
     parts = {"prompt": prompt, "question": question, "cot": split.cot, "answer": split.answer}
     return view_of_parts(scope, parts, state)
+
+
+def view_rollout(scope: Scope, rollout: Rollout, state: Floats | None = None) -> View:
+    """Builds the view of a rollout of this package."""
+    parts = {"prompt": rollout.prompt, "question": rollout.problem.question}
+    return make_view(scope, **parts, completion=rollout.text, state=state)
 
 
 def view_of_parts(scope: Scope, parts: Mapping[str, str], state: Floats | None = None) -> View:

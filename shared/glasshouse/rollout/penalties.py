@@ -26,7 +26,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from glasshouse import randomness
 from glasshouse.errors import ConfigError, RewardError, validate_options
-from glasshouse.monitors.base import Monitor, Scope, hash_monitor, make_view, score_all
+from glasshouse.monitors.base import (
+    Monitor,
+    Scope,
+    hash_monitor,
+    make_view,
+    score_all,
+    view_rollout,
+)
 from glasshouse.monitors.rules import RuleMonitor
 from glasshouse.registry import Registry, require_members
 from glasshouse.rollout.grading import reward
@@ -140,13 +147,7 @@ class MonitorPenalty(Penalty):
     def is_flagged(self, rollout: Rollout) -> bool:
         """Whether the monitor flags a rollout. A monitor that fails stops the run: neither reward nor
         penalty would be right."""
-        view = make_view(
-            self.monitor.scope,
-            prompt=rollout.prompt,
-            question=rollout.problem.question,
-            completion=rollout.text,
-        )
-        verdict = score_all(self.monitor, [view])[0]
+        verdict = score_all(self.monitor, [view_rollout(self.monitor.scope, rollout)])[0]
         if verdict.flagged is None:
             raise RewardError(
                 f"The monitor of reward.penalties.{self.name} failed: {verdict.reason}."

@@ -25,13 +25,12 @@ from glasshouse.measurement.columns import (
     Scores,
     label_rollouts,
     score_rollouts,
-    view_rollout,
 )
 from glasshouse.measurement.evaluate import fill_task_options, make_evaluation_monitors
 from glasshouse.measurement.measure import measure
 from glasshouse.measurement.rates import cohen_kappa
 from glasshouse.models.folders import read_card
-from glasshouse.monitors.base import Scope
+from glasshouse.monitors.base import Scope, view_rollout
 from glasshouse.monitors.fitted import FittedKind, FittedMonitor, LabelledViews, fit_monitor
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.tasks.base import make_task
