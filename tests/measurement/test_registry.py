@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import pytest
-import zstandard
 
 from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
@@ -19,6 +17,7 @@ from glasshouse.measurement.registry import (
     lookup,
     owner_of,
 )
+from glasshouse.study.table import Table
 
 REPOSITORY = Path(__file__).parents[2]
 TABLES = sorted(
@@ -71,13 +70,8 @@ def test_specs_are_complete() -> None:
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parts[-3] + "/" + path.parts[-2])
 def test_every_published_measure_is_registered(table: Path) -> None:
-    lines = zstandard.ZstdDecompressor().decompress(table.read_bytes()).decode().splitlines()
-    unknown = {
-        measure
-        for measure in {json.loads(line)["measure"] for line in lines}
-        if not lookup(measure).sentence
-    }
-    assert not unknown
+    measures = {row.measure for row in Table.load(table)}
+    assert [measure for measure in measures if not lookup(measure).sentence] == []
 
 
 # --- entries
