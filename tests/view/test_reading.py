@@ -28,6 +28,8 @@ def build_index(run: Path) -> RolloutIndex:
     index.set_frames(list_frames(run, reader.monitor))
     for frame in index.missing():
         index.add(frame)
+    while index.unscored:
+        index.score()
     return index
 
 

@@ -20,10 +20,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from math import floor
+from typing import Any, NamedTuple
 
 from glasshouse.types import AnswerKind, Extracted, ExtractionRule, Problem
 
@@ -246,8 +247,7 @@ def read_exactly(
 # --- lenient -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """A value, and where it is in the text that was read."""
 
     value: str | None
@@ -258,8 +258,8 @@ class _Found:
     announced: int = 0
     rule: ExtractionRule = ExtractionRule.LAST
 
-    def moved(self, by: int) -> _Found:
-        return replace(self, start=self.start + by, end=self.end + by)
+    def moved(self, by: int, **changes: Any) -> _Found:
+        return self._replace(start=self.start + by, end=self.end + by, **changes)
 
 
 _Places = Iterator[tuple[int, int, int]]
@@ -272,7 +272,7 @@ def _find_lenient(text: str, body: int, kind: AnswerKind, options: Sequence[str]
         return announced
     start = max(body, len(text) - MAX_CHARS)
     at_end = _reader(kind, options)(text[start:], True)
-    return at_end and replace(at_end.moved(start), announced=start + at_end.start)
+    return at_end and at_end.moved(start, announced=start + at_end.start)
 
 
 def _find_announced(
@@ -282,7 +282,7 @@ def _find_announced(
     read = _reader(kind, options)
     for rule, places in _announcements(text, body, kind):
         values = (
-            replace(found.moved(start), announced=announced, rule=rule)
+            found.moved(start, announced=announced, rule=rule)
             for announced, start, end in places
             if (found := read(text[start:end], False))
         )
@@ -290,7 +290,7 @@ def _find_announced(
             is_calculation = rule is ExtractionRule.PHRASE  # earlier steps may have other results
             others = () if is_calculation else islice(values, MAX_OTHERS)
             differs = any(last.value != other.value for other in others)
-            return replace(last, ambiguous=last.ambiguous or differs)
+            return last._replace(ambiguous=last.ambiguous or differs)
     return None
 
 

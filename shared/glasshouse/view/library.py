@@ -82,7 +82,7 @@ class OpenRun:
                     self._frames_stamp = self._labels_stamp = None
                     self._list_frames(index)
                     self.index = index
-        if not index.is_complete and self.lock.acquire(timeout=budget):
+        if index.missing() and self.lock.acquire(timeout=budget):
             try:
                 self._add_frames(index, budget, first, last, newest)
             finally:
@@ -121,6 +121,9 @@ class OpenRun:
                     return True
             is_changed = True
             self._list_frames(index)  # a file tells only now whether there are more
+        while index.unscored and time.monotonic() <= deadline:
+            index.score()
+            is_changed = True
         return is_changed
 
     def _list_frames(self, index: RolloutIndex) -> bool:

@@ -9,8 +9,9 @@ The database is temporary: SQLite deletes its file when the server ends.
     texts      what a search reads, apart from the rest so that it reads little
     details    everything else that the page shows
 
-A frame is verified by its sha256 before it is indexed. Frames that a run no longer has, since it was
-resumed from an older checkpoint, are deleted.
+A frame is verified by its sha256 before it is indexed (`add`). Only then do the monitors read its texts (`score`), which
+takes longer; a rollout that is shown before that is scored at once. Frames that a run no longer has, since it was resumed
+from an older checkpoint, are deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +49,17 @@ MAX_TEXT = 200_000
 """Characters of a text that are sent at once; the page says how many are left out."""
 MAX_PAGE = 400
 MAX_PROBLEMS = 500
-FACETS = ("split", "checkpoint", "correct", "rule", "finish_reason", "arm", "flagged")
-"""Filters whose values are counted: `find_facets` says which values a rollout has."""
+FACETS = {
+    **dict.fromkeys(("split", "checkpoint", "correct", "rule", "finish_reason", "arm"), "facets"),
+    "flagged": "flags",
+}
+"""Filters whose values are counted, each with the column that names the combination of its values: `find_facets` and
+`find_flags` say which values a rollout has."""
 LABEL = "COALESCE((SELECT value FROM labels WHERE labels.key = text_key), 'none')"
 FILTERS = {
     **{
-        name: f"facets IN (SELECT facets.id FROM facets, json_each(content, '$.{name}') WHERE value = :{name})"
-        for name in FACETS
+        name: f"{column} IN (SELECT facets.id FROM facets, json_each(content, '$.{name}') WHERE value = :{name})"
+        for name, column in FACETS.items()
     },
     "ref": "ref = :ref",
     "first": "step >= :first",
@@ -79,9 +83,10 @@ CREATE TABLE frames (id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT, damage
 CREATE TABLE facets (id INTEGER PRIMARY KEY, content TEXT);
 CREATE TABLE labels (key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE rollouts (
-    id INTEGER PRIMARY KEY, frame INTEGER, ref TEXT, facets INTEGER, text_key TEXT, kind TEXT, step INTEGER,
-    "group" INTEGER, length INTEGER, reward REAL, correct INTEGER, key TEXT
+    id INTEGER PRIMARY KEY, frame INTEGER, ref TEXT, facets INTEGER, flags INTEGER, text_key TEXT, kind TEXT,
+    step INTEGER, "group" INTEGER, length INTEGER, reward REAL, correct INTEGER, key TEXT
 );
+CREATE INDEX frame_rollouts ON rollouts (frame);
 CREATE INDEX refs ON rollouts (ref);
 CREATE INDEX problems ON rollouts (key);
 CREATE TABLE texts (id INTEGER PRIMARY KEY, question TEXT, text TEXT);
@@ -142,8 +147,11 @@ class RolloutIndex:
         self.monitors = list(monitors)
         self.frames: dict[str, str] = {}
         """Identities of the indexed frames, and how each is damaged."""
+        self.unscored: dict[str, None] = {}
+        """Identities of the indexed frames whose texts the monitors have not read yet, in order."""
         self.has_labels = False
         self._wanted: dict[str, Frame] = {}
+        self._names: dict[str, int] = {}
         self.database = sqlite3.connect("", check_same_thread=False)
         self.database.executescript(SCHEMA)
 
@@ -167,6 +175,7 @@ class RolloutIndex:
                 self.database.execute(f"DELETE FROM rollouts WHERE frame = ({chosen})", [identity])
                 self.database.execute("DELETE FROM frames WHERE identity = ?", [identity])
         self.frames = {i: damage for i, damage in self.frames.items() if i in self._wanted}
+        self.unscored = {i: None for i in self.unscored if i in self._wanted}
 
     def missing(self) -> list[Frame]:
         """The frames that are not indexed yet."""
@@ -180,28 +189,53 @@ class RolloutIndex:
         except GlasshouseError as error:
             lost = f" ({frame.expected_rows} rows lost)" if frame.expected_rows else ""
             damage = f"{error}{lost}"
-        scored = iter(score_rows(self.monitors, [row for row in rows if "verdicts" not in row]))
         with self.database:
-            insert = self.database.execute
-            number = insert(
+            number = self.database.execute(
                 "INSERT INTO frames VALUES (NULL, ?, ?)", (frame.identity, damage)
             ).lastrowid
+            (last,) = self.database.execute("SELECT COALESCE(MAX(id), 0) FROM rollouts").fetchone()
+            records, texts, details = [], [], []
             for place, row in enumerate(rows):
-                verdicts = row["verdicts"] if "verdicts" in row else next(scored)
-                shown = describe_rollout(f"{frame.name}.{place}", row, verdicts, self.monitors)
-                content = json.dumps(find_facets(row, verdicts), sort_keys=True)
-                facets = int.from_bytes(blake2b(content.encode(), digest_size=7).digest(), "big")
-                insert("INSERT OR IGNORE INTO facets VALUES (?, ?)", (facets, content))
-                id = insert(
-                    "INSERT INTO rollouts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (number, shown["ref"], facets, rollout_key(row["prompt"], row["cot"], row["text"]), frame.kind,
-                     *(shown[name] for name in ("step", "group", "length", "reward", "correct", "key"))),
-                ).lastrowid  # fmt: skip
-                row["text"] = shown.pop("text")
-                question, text, prompt = (encodable(row[n]) for n in ("question", "text", "prompt"))
-                insert("INSERT INTO texts VALUES (?, ?, ?)", (id, question, text))
-                insert("INSERT INTO details VALUES (?, ?, ?)", (id, prompt, json.dumps(shown)))
+                id, fields = last + 1 + place, select_fields(f"{frame.name}.{place}", row)
+                flags = self._name(find_flags(row["verdicts"])) if "verdicts" in row else None
+                key = rollout_key(row["prompt"], row["cot"], row["text"])
+                numbers = (fields[n] for n in ("step", "group", "length", "reward", "correct", "key"))
+                facets = self._name(find_facets(row))
+                records.append((id, number, fields["ref"], facets, flags, key, frame.kind, *numbers))
+                texts.append((id, encodable(row["question"]), encodable(fields.pop("text"))))
+                details.append((id, encodable(row["prompt"]), json.dumps(fields)))
+            for table, width, values in (
+                ("rollouts", 13, records), ("texts", 3, texts), ("details", 3, details)
+            ):  # fmt: skip
+                places = ", ".join("?" * width)
+                self.database.executemany(f"INSERT INTO {table} VALUES ({places})", values)
         self.frames = {**self.frames, frame.identity: damage}
+        if self.monitors and any("verdicts" not in row for row in rows):
+            self.unscored[frame.identity] = None
+
+    def score(self) -> None:
+        """Let the monitors read the texts of the first frame of `unscored`."""
+        identity = next(iter(self.unscored))
+        rows = self.database.execute(
+            "SELECT id, prompt, question, text FROM rollouts JOIN texts USING (id) JOIN details USING (id) "
+            "WHERE flags IS NULL AND frame = (SELECT id FROM frames WHERE identity = ?)",
+            [identity],
+        ).fetchall()
+        columns, distinct = ("prompt", "question", "text"), list(dict.fromkeys(r[1:] for r in rows))
+        scored = score_rows(self.monitors, [dict(zip(columns, t, strict=True)) for t in distinct])
+        with self.database:
+            flags = {t: self._name(find_flags(v)) for t, v in zip(distinct, scored, strict=True)}
+            found = ((flags[row[1:]], row[0]) for row in rows)
+            self.database.executemany("UPDATE rollouts SET flags = ? WHERE id = ?", found)
+        self.unscored = {i: None for i in self.unscored if i != identity}
+
+    def _name(self, values: Mapping[str, list[str]]) -> int:
+        """The id of a combination of values, which is stored if it is new."""
+        id = self._names.get(name := repr(values))
+        if id is None:
+            id = self._names[name] = len(self._names) + 1
+            self.database.execute("INSERT INTO facets VALUES (?, ?)", (id, json.dumps(values)))
+        return id
 
     # --- reading ---------------------------------------------------------------------------
 
@@ -210,16 +244,13 @@ class RolloutIndex:
         have each value of each facet."""
         conditions = [condition for name, condition in FILTERS.items() if name in query]
         where = " AND ".join(conditions) or "TRUE"
-        counts = self.database.execute(
-            f"SELECT content, n FROM (SELECT facets AS place, COUNT(*) AS n FROM rollouts WHERE {where} GROUP BY 1) "
-            "JOIN facets ON facets.id = place",
-            query,
-        )
+        grouped = f"SELECT facets, flags, COUNT(*) FROM rollouts WHERE {where} GROUP BY 1, 2"
+        contents = dict(self.database.execute("SELECT id, content FROM facets").fetchall())
         matching = 0
         facets: dict[str, dict[str, int]] = {name: {} for name in FACETS}
-        for content, count in counts.fetchall():
+        for *ids, count in self.database.execute(grouped, query).fetchall():
             matching += count
-            for name, values in json.loads(content).items():
+            for name, values in [v for i in ids if i for v in json.loads(contents[i]).items()]:
                 for value in values:
                     facets[name][value] = facets[name].get(value, 0) + count
         facets["label"] = {"none": matching} if matching else {}
@@ -242,10 +273,12 @@ class RolloutIndex:
         }
 
     def progress(self) -> dict[str, Any]:
-        """How far the index is, and what cannot be read of the log."""
+        """How far the index is, and what cannot be read of the log. Half of a frame's work is to let the monitors
+        read it."""
         named = ((identity.split(" ")[0], damage) for identity, damage in list(self.frames.items()))
         damage = [f"{name}: {text}" for name, text in named if text]
-        return {"indexed_frames": len(self.frames), "frames": len(self._wanted), "damage": damage}
+        done = len(self.frames) - -(-len(self.unscored) // 2)
+        return {"indexed_frames": done, "frames": len(self._wanted), "damage": damage}
 
     def count(self) -> int:
         (count,) = self.database.execute("SELECT COUNT(*) FROM rollouts").fetchone()
@@ -253,16 +286,18 @@ class RolloutIndex:
 
     def row(self, id: int, is_full: bool) -> Row:
         """What the page shows of a rollout: in full, or shortened for a list."""
-        limit = MAX_TEXT if is_full else PREVIEW_CHARACTERS
-        sizes = (limit, limit, limit if is_full else 0)
-        question, text, prompt, fields, facets, label = self.database.execute(
-            f"SELECT substr(question, 1, ?), substr(text, 1, ?), substr(prompt, 1, ?), fields, content, {LABEL} "
-            "FROM rollouts JOIN texts USING (id) JOIN details USING (id) JOIN facets ON facets.id = facets "
-            "WHERE rollouts.id = ?",
-            (*sizes, id),
+        *texts, fields, facets, label = self.database.execute(
+            f"SELECT question, text, prompt, fields, content, {LABEL} FROM rollouts JOIN texts USING (id) "
+            "JOIN details USING (id) JOIN facets ON facets.id = facets WHERE rollouts.id = ?",
+            [id],
         ).fetchone()
-        row: Row = json.loads(fields) | {"facets": {**json.loads(facets), "label": [label]}}
-        return {**row, "question": question, "text": text, "prompt": prompt}
+        row: Row = dict(zip(("question", "text", "prompt"), texts, strict=True)) | json.loads(fields)
+        complete_row(row, self.monitors)
+        flags = find_flags(row["verdicts"])
+        limit = MAX_TEXT if is_full else PREVIEW_CHARACTERS
+        limits = {"question": limit, "text": limit, "prompt": limit if is_full else 0}
+        cut = {name: row[name][:size] for name, size in limits.items()}
+        return {**row, **cut, "facets": {**json.loads(facets), **flags, "label": [label]}}
 
     def set_labels(self, labels: Mapping[str, bool]) -> None:
         """Say what a person said about which texts."""
@@ -310,53 +345,66 @@ class RolloutIndex:
 # --- rows and queries ------------------------------------------------------------------------
 
 
-def describe_rollout(
-    ref: str, row: Row, verdicts: Mapping[str, Verdict], monitors: Sequence[Monitor]
-) -> Row:
-    """What the page shows of a rollout, besides its prompt and question; `ref` names it, such as `train.12.7`.
-    `marks` are the places in the text that monitors flag, as (start, end, monitor)."""
+def select_fields(ref: str, row: Row) -> Row:
+    """What is stored of a row, besides its prompt and question; `ref` names it, such as `train.12.7`. In a row of
+    another trainer the CoT is apart from the text."""
     text, cot = str(row["text"]), row["cot"]
-    if cot is not None or not row["split"]:  # of another trainer
-        cot, answer = parts_of(cot, text)
-        cot += "\n" * bool(cot.rstrip() == cot and cot and answer)
-        text = cot + answer
-    else:
-        cot = text[: split_completion(text).answer_start]
-    parts = {"cot": (0, cot), "answer": (len(cot), text[len(cot) :])}
-    return {
+    fields = {
         "ref": ref,
         **{name: row[name] for name in SHOWN},
         "reward": finite(row["reward"]),
         "advantage": finite(row["advantage"]),
         "key": encodable(str(row["key"])),
-        "text": text,
-        "characters": len(text),
-        "answer_start": len(cot),
-        "verdicts": verdicts,
-        "marks": [
-            (offset + start, offset + end, monitor.name)
-            for monitor in monitors
-            if isinstance(monitor, RuleMonitor) and verdicts.get(monitor.name, {}).get("flagged")
-            for offset, part in (parts[p] for p in SCOPE_PARTS[monitor.scope] if p in parts)
-            for start, end in monitor.find_matches(part[:MAX_TEXT])
-        ],
     }
+    if cot is not None or not row["split"]:
+        cot, answer = parts_of(cot, text)
+        cot += "\n" * bool(cot.rstrip() == cot and cot and answer)
+        text = cot + answer
+        fields["answer_start"] = len(cot)
+    if "verdicts" in row:
+        fields["verdicts"] = row["verdicts"]
+    return {**fields, "text": text, "characters": len(text)}
 
 
-def find_facets(row: Row, verdicts: Mapping[str, Verdict]) -> dict[str, list[str]]:
-    """The values of each facet: `validation/greedy` is also in `validation`; `!name` is a monitor that did
-    not flag it. A checkpoint with a number is a step, which has filters of its own."""
+def complete_row(row: Row, monitors: Sequence[Monitor]) -> None:
+    """Add what follows from the text of a stored row: where the answer starts, the verdicts of the monitors, and
+    `marks`, the places in the text that they flag, as (start, end, monitor)."""
+    text = row["text"]
+    if "answer_start" not in row:
+        row["answer_start"] = split_completion(text).answer_start
+    if "verdicts" not in row:
+        [row["verdicts"]] = score_rows(monitors, [row])
+    start = row["answer_start"]
+    parts = {"cot": (0, text[:start]), "answer": (start, text[start:])}
+    row["marks"] = [
+        (offset + first, offset + end, monitor.name)
+        for monitor in monitors
+        if isinstance(monitor, RuleMonitor)
+        and row["verdicts"].get(monitor.name, {}).get("flagged")
+        for offset, part in (parts[p] for p in SCOPE_PARTS[monitor.scope] if p in parts)
+        for first, end in monitor.find_matches(part[:MAX_TEXT])
+    ]
+
+
+def find_facets(row: Row) -> dict[str, list[str]]:
+    """The values of each facet but `flagged`: `validation/greedy` is also in `validation`. A checkpoint with a number
+    is a step, which has filters of its own."""
     read = row if row["reason"] else {**row, "rule": ""}  # the parser was not asked
     names = {name: [read[name]] if read[name] else [] for name in ("rule", "finish_reason", "arm")}
-    flags = {name: verdict["flagged"] for name, verdict in verdicts.items()}
     checkpoint = str(row["checkpoint"])
     return {
         "split": list(dict.fromkeys(filter(None, (kind_of(row["split"]), row["split"])))),
         "checkpoint": [] if not checkpoint or checkpoint.isdecimal() else [checkpoint],
         "correct": {None: [], True: ["yes"], False: ["no"]}[row["correct"]],
         **names,
-        "flagged": [n if flag else f"!{n}" for n, flag in flags.items() if flag is not None],
     }
+
+
+def find_flags(verdicts: Mapping[str, Verdict]) -> dict[str, list[str]]:
+    """The values of `flagged`; `!name` is a monitor that did not flag the rollout."""
+    flags = {name: verdict["flagged"] for name, verdict in verdicts.items()}
+    found = [n if flag else f"!{n}" for n, flag in flags.items() if flag is not None]
+    return {"flagged": found}
 
 
 def encodable(text: str) -> str:
