@@ -16,7 +16,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -132,8 +132,12 @@ class LogContents:
 
     def position(self, end: int) -> dict[str, Any]:
         """What a checkpoint stores about the log up to `end`."""
+        return {"bytes": end, "sha256": self.hash_frames(end).hexdigest()}
+
+    def hash_frames(self, end: int) -> Any:
+        """The hash of the hashes of all frames up to `end`; `update` adds further ones."""
         hashes = "".join(frame.sha256 for frame in self.frames if frame.end <= end)
-        return {"bytes": end, "sha256": hashlib.sha256(hashes.encode()).hexdigest()}
+        return hashlib.sha256(hashes.encode())
 
     def find_difference(self, position: dict[str, Any]) -> str:
         """Say what the log has lost since a checkpoint stored this position; empty if nothing. Gaps are
@@ -214,6 +218,9 @@ class LogSize:
             frames=len(frames),
         )
 
+    def __add__(self, other: LogSize) -> LogSize:
+        return LogSize(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
     def __str__(self) -> str:
         """`1.1 MB, 11.8 MB raw`"""
         return f"{format_bytes(self.bytes)}, {format_bytes(self.raw)} raw"
@@ -226,7 +233,8 @@ class RolloutLog:
     """Appends steps to a run's rollout log; the only writer of its file.
 
     Opening a log removes what a crash left at its end. Damage before that stays, and the reader reports it. So
-    does damage of what the log held at a `saved` position, the newest checkpoint's: no crash leaves that.
+    does damage of what the log held at a `saved` position, the newest checkpoint's: no crash leaves that. The writer
+    keeps no list of frames, so that its memory does not grow with the run.
 
     Example:
         log = RolloutLog(run / "results" / LOG)
@@ -237,8 +245,7 @@ class RolloutLog:
 
     def __init__(self, file: Path, level: int = 3, tokens_every: int = 1, saved: int = 0) -> None:
         self.file, self.level, self.tokens_every = file, level, tokens_every
-        self.contents = scan_log(file)
-        frames = self.contents.frames
+        frames = scan_log(file).frames
         while frames and frames[-1].offset >= saved and not _is_intact(frames[-1]):
             frames.pop()
         if not file.exists():
@@ -257,29 +264,30 @@ class RolloutLog:
         data = encode_frame(kind_of(rollouts[0].split), step, rows, self.level)
         try:
             with open(self.file, "r+b", buffering=0) as file:
-                file.truncate(self.contents.end)  # if an append failed, and its removal too
-                file.seek(self.contents.end)
+                file.truncate(self.end)  # if an append failed, and its removal too
+                file.seek(self.end)
                 view = memoryview(data)
                 while view:
                     view = view[file.write(view) :]
         except BaseException:
             with suppress(OSError):
-                os.truncate(self.file, self.contents.end)
+                os.truncate(self.file, self.end)
             raise
-        frame = _decode_header(data[:HEADER_BYTES], self.file, self.contents.end)
+        frame = _decode_header(data[:HEADER_BYTES], self.file, self.end)
         assert frame is not None
-        self.contents.frames.append(frame)
+        self.end, self.size = frame.end, self.size + LogSize.of([frame])
+        self._hash.update(frame.sha256.encode())
         return len(data)
 
     def get_position(self) -> dict[str, Any]:
         """Flush the log to disk and return where it ends: its size, and a hash of its frames' hashes."""
         flush_to_disk(self.file)
-        return self.contents.position(self.contents.end)
+        return {"bytes": self.end, "sha256": self._hash.hexdigest()}
 
     def truncate_to(self, position: dict[str, Any]) -> None:
         """Remove everything appended after a position. What the log has lost before it becomes zeros, so that
         it stays known as damage."""
-        difference = self.contents.find_difference(position)
+        difference = scan_log(self.file).find_difference(position)
         if difference.startswith("differs"):
             raise RunDataError(
                 f"{self.file} {difference}: it was changed, or belongs to another run. Restore the file."
@@ -290,7 +298,9 @@ class RolloutLog:
         with open(self.file, "r+b") as file:
             file.truncate(end)
             os.fsync(file.fileno())
-        self.contents = scan_log(self.file)
+        contents = scan_log(self.file)
+        self.end, self.size = contents.end, LogSize.of(contents.frames)
+        self._hash = contents.hash_frames(self.end)
 
 
 def _is_intact(frame: Frame) -> bool:

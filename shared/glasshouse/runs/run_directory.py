@@ -113,7 +113,7 @@ class RunDirectory:
     @property
     def has_results(self) -> bool:
         """Has any metric or rollout been logged?"""
-        return (self.results / METRICS).exists() or self.rollout_log.contents.end > 0
+        return (self.results / METRICS).exists() or self.rollout_log.end > 0
 
     def get_position(self) -> dict[str, Any]:
         """Flush metrics and rollout log to disk, and return where they end; checkpoints store it."""

@@ -39,7 +39,6 @@ from glasshouse.rollout.collector import Group, Pending, RolloutCollector
 from glasshouse.rollout.cot_edits import OutcomeOnlyError, describe_reading, get_cot
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.curves import write_curves
-from glasshouse.runs.rollout_log import LogSize
 from glasshouse.runs.run_directory import RunDirectory, is_run_directory, utc_timestamp
 from glasshouse.runs.verify import verify_run
 from glasshouse.tasks.base import make_task
@@ -218,7 +217,7 @@ class TrainingRun:
             **outcome,
             "steps_done": progress.step,
             "checkpoint": str(directory.checkpoints / f"step-{progress.step:06d}"),
-            "rollout_log": asdict(LogSize.of(directory.rollout_log.contents.frames)),
+            "rollout_log": asdict(directory.rollout_log.size),
             "seconds": round(time.perf_counter() - self.started, 3),
         }
         if self.exhausted_at is not None:

@@ -9,9 +9,9 @@ The database is temporary: SQLite deletes its file when the server ends.
     texts      what a search reads, apart from the rest so that it reads little
     details    everything else that the page shows
 
-A frame is verified by its sha256 before it is indexed (`add`). Only then do the monitors read its texts (`score`), which
-takes longer; a rollout that is shown before that is scored at once. Frames that a run no longer has, since it was resumed
-from an older checkpoint, are deleted.
+A frame is verified by its sha256 before it is indexed (`add`). The monitors read its texts afterwards (`score`), since
+that takes longer; a rollout that is shown earlier is scored at once. Frames that a run no longer has, since it was
+resumed from an older checkpoint, are deleted.
 """
 
 from __future__ import annotations
@@ -199,9 +199,13 @@ class RolloutIndex:
                 id, fields = last + 1 + place, select_fields(f"{frame.name}.{place}", row)
                 flags = self._name(find_flags(row["verdicts"])) if "verdicts" in row else None
                 key = rollout_key(row["prompt"], row["cot"], row["text"])
-                numbers = (fields[n] for n in ("step", "group", "length", "reward", "correct", "key"))
+                numbers = (
+                    fields[n] for n in ("step", "group", "length", "reward", "correct", "key")
+                )
                 facets = self._name(find_facets(row))
-                records.append((id, number, fields["ref"], facets, flags, key, frame.kind, *numbers))
+                records.append(
+                    (id, number, fields["ref"], facets, flags, key, frame.kind, *numbers)
+                )
                 texts.append((id, encodable(row["question"]), encodable(fields.pop("text"))))
                 details.append((id, encodable(row["prompt"]), json.dumps(fields)))
             for table, width, values in (
@@ -291,7 +295,9 @@ class RolloutIndex:
             "JOIN details USING (id) JOIN facets ON facets.id = facets WHERE rollouts.id = ?",
             [id],
         ).fetchone()
-        row: Row = dict(zip(("question", "text", "prompt"), texts, strict=True)) | json.loads(fields)
+        row: Row = dict(zip(("question", "text", "prompt"), texts, strict=True)) | json.loads(
+            fields
+        )
         complete_row(row, self.monitors)
         flags = find_flags(row["verdicts"])
         limit = MAX_TEXT if is_full else PREVIEW_CHARACTERS
@@ -379,8 +385,7 @@ def complete_row(row: Row, monitors: Sequence[Monitor]) -> None:
     row["marks"] = [
         (offset + first, offset + end, monitor.name)
         for monitor in monitors
-        if isinstance(monitor, RuleMonitor)
-        and row["verdicts"].get(monitor.name, {}).get("flagged")
+        if isinstance(monitor, RuleMonitor) and row["verdicts"].get(monitor.name, {}).get("flagged")
         for offset, part in (parts[p] for p in SCOPE_PARTS[monitor.scope] if p in parts)
         for first, end in monitor.find_matches(part[:MAX_TEXT])
     ]
