@@ -161,7 +161,7 @@ def generate(
         [Request(prompt=tuple(range(5, 25)), noise_keys=tuple(randomness.key("proof", n, k) for k in range(256)))]
         for n in range(chunks)
     ]  # fmt: skip
-    backend.submit(requests, SamplingParams(max_tokens=64), check_interrupt).result()
+    list(backend.submit(requests, SamplingParams(max_tokens=64), check_interrupt))
 
 
 def detection(folder: Path) -> dict[str, Any]:

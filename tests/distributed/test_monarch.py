@@ -80,7 +80,7 @@ def make_chunks(count: int, salt: int) -> list[Chunk]:
 
 
 def generate(backend: Backend, chunks: list[Chunk]) -> ChunkCompletions:
-    return backend.submit(chunks, SAMPLING, lambda: None).result()
+    return list(backend.submit(chunks, SAMPLING, lambda: None))
 
 
 def make_samples(completions: ChunkCompletions) -> list[TrainingSample]:
@@ -145,6 +145,7 @@ def copy_weights(source: LocalBackend, target: MonarchBackend) -> None:
 
 
 def assert_equal_weights(a: Any, b: Any) -> None:
+    a.state()  # copies the learner's weights into the policy
     for one, other in zip(trainable_tensors(a.policy), trainable_tensors(b.policy), strict=True):
         assert one.equal(other)
 
@@ -167,19 +168,19 @@ def test_generation_overlaps_with_two_updates_and_keeps_the_old_weights(
     with pytest.raises(RuntimeError, match="overwrite"):
         backend.update(samples)
     waiting.cancel()
-    assert pending.result() == old
-    assert pending_newer.result() == newer != old
+    assert list(pending) == old
+    assert list(pending_newer) == newer != old
     assert {c.policy_version for chunk in old for group in chunk for c in group} == {0}
     assert backend.version == local.learner.version == 2
-    assert_equal_weights(backend, local)
     newest = generate(backend, chunks)
     assert newest == generate(local, chunks) != newer
-    # once to the controller's own policy, and one message to the other host
+    # once to the shared file, and one message to the other host
     num_bytes = 4 * sum(p.numel() for p in trainable_tensors(local.policy))
     assert backend.timing()["sync_bytes"] == 2 * num_bytes
 
     state = backend.state()
     assert state.version == 2
+    assert_equal_weights(backend, local)
     assert all(state.tensors[name].equal(value) for name, value in local.state().tensors.items())
     backend.update(samples)
     copy_weights(local, backend)
@@ -281,7 +282,7 @@ def test_an_interrupted_run_discards_its_chunks(backend: MonarchBackend) -> None
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        backend.submit(make_chunks(100, 6), SAMPLING, interrupt).result()
+        list(backend.submit(make_chunks(100, 6), SAMPLING, interrupt))
     assert not any(pending.is_open for pending in backend.queue.pending)
 
 

@@ -106,7 +106,6 @@ def run_supervisor(replies: list[Any]) -> tuple[Any, list[dict[str, Any]], int]:
         starting=threading.Semaphore(),
         config=Config(monarch=MonarchConfig(max_failures=3, backoff=0)),
         policy=SimpleNamespace(model=SimpleNamespace(get_input_embeddings=lambda: embeddings)),
-        weights=SimpleNamespace(checksum=lambda version: b"right"),
         spawn_generator=spawn,
         make_setup=lambda number, host: None,
         queue_event=lambda kind, **details: events.append({"kind": kind, **details}),
@@ -114,7 +113,7 @@ def run_supervisor(replies: list[Any]) -> tuple[Any, list[dict[str, Any]], int]:
     supervisor = GeneratorSupervisor(0, backend)
     supervisor.start()
     try:
-        result: Any = queue.submit(0, [CHUNK], SAMPLING, lambda: None).result()
+        result: Any = list(queue.submit(0, [CHUNK], SAMPLING, lambda: None))
     except RunError as error:
         result = error
     queue.closed = True
@@ -170,9 +169,11 @@ def test_a_hung_learner_is_killed_and_the_error_names_the_key(
     config = small_config(tmp_path, "backend=monarch", f"monarch.{key}=0.2")
     processes = HungProcesses(config, hangs)
     monkeypatch.setattr(supervision, "ActorProcesses", lambda *_, **__: processes)
+    weights = SimpleNamespace(layout=None)
     backend: Any = SimpleNamespace(
         config=config,
-        weights=SimpleNamespace(path=""),
+        weights=weights,
+        exact=weights,
         computed_by="torch",
         starting=threading.Semaphore(),
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from glasshouse.config.schema import GenerateConfig
@@ -92,16 +91,6 @@ def find_defect(completion: Completion, max_tokens: int, vocab_size: int) -> str
     return next((defect for defect, found in defects.items() if found), "")
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyCompletions:
-    """Completions that have been generated already."""
-
-    completions: list[list[list[Completion]]]
-
-    def result(self) -> list[list[list[Completion]]]:
-        return self.completions
-
-
 class LocalGeneration:
     """Generates in this process, for evaluation and for the local backend.
 
@@ -117,10 +106,10 @@ class LocalGeneration:
         chunks: Sequence[list[Request]],
         sampling: SamplingParams,
         check_interrupt: Callable[[], None],
-    ) -> ReadyCompletions:
+    ) -> list[list[list[Completion]]]:
         """Generate at once, since an update may change the weights before the result is collected."""
         completions = []
         for chunk in chunks:
             completions.append(self.generator.generate(chunk, sampling))
             check_interrupt()
-        return ReadyCompletions(completions)
+        return completions

@@ -6,7 +6,7 @@ problems ──► chats ──► requests ──► generators (chunk by chunk
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -35,15 +35,8 @@ Group = list[Rollout]
 """The rollouts of one problem."""
 Chunk = list[Request]
 """Always the same requests in the same order, so that their completions do not depend on who generates them."""
-ChunkCompletions = list[list[list[Completion]]]
-"""For each chunk, for each request, its completions."""
-
-
-class PendingCompletions(Protocol):
-    """Chunks that are being generated."""
-
-    def result(self) -> ChunkCompletions:
-        """Wait for the completions and return them."""
+ChunkCompletions = Iterable[list[list[Completion]]]
+"""For each chunk, for each request, its completions. They may still be generated: iterating waits for each chunk."""
 
 
 class Sampler(Protocol):
@@ -51,9 +44,9 @@ class Sampler(Protocol):
 
     def submit(
         self, chunks: Sequence[Chunk], sampling: SamplingParams, check_interrupt: Callable[[], None]
-    ) -> PendingCompletions:
+    ) -> ChunkCompletions:
         """Start generating with the current weights. At most `max_offpolicy_steps` updates may follow before
-        the result is collected. `check_interrupt` is called between chunks; an exception from it ends the call."""
+        the completions are read. `check_interrupt` is called between chunks; an exception from it ends the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +101,7 @@ class RolloutCollector:
 
 @dataclass(slots=True)
 class Pending:
-    """One group of completions per problem, being generated: `wait`, then `grade_groups`."""
+    """One group of completions per problem, being generated; `grade_groups` waits for them."""
 
     policy: Policy
     seed: int
@@ -118,27 +111,28 @@ class Pending:
     chats: Sequence[Sequence[Message]]
     prompts: Sequence[tuple[str, tuple[int, ...]]]
     """Text and tokens of each prompt."""
-    chunks: PendingCompletions
+    chunks: ChunkCompletions
     received: float = 0.0
-    """When the last completion arrived; 0 before that."""
+    """When the newest completions arrived; 0 before that."""
     groups: list[Group] | None = None
     """Once graded: when they are needed, or when a checkpoint saves them before that."""
 
-    def wait(self) -> list[list[Completion]]:
-        """Wait for the completions and return them."""
-        completions = [group for chunk in self.chunks.result() for group in chunk]
-        self.received = self.received or time.time()
-        return completions
 
-
-def grade_groups(pending: Pending, reward: RewardConfig) -> list[Group]:
-    """Wait for the completions and grade them; a second call returns the same groups."""
+def grade_groups(
+    pending: Pending, reward: RewardConfig, lap: Callable[[str], None] = lambda phase: None
+) -> list[Group]:
+    """Grade each chunk as it arrives, while others are generated; a second call returns the same groups. `lap` is told
+    when the phases `generate` and `reward` end."""
+    lap("generate")
     if pending.groups is None:
-        grader = make_grader(reward)
-        pending.groups = [
-            _grade_group(pending, index, completions, grader)
-            for index, completions in enumerate(pending.wait())
-        ]
+        grader, groups = make_grader(reward), list[Group]()
+        for chunk in pending.chunks:
+            lap("generate")
+            pending.received = time.time()
+            for completions in chunk:
+                groups.append(_grade_group(pending, len(groups), completions, grader))
+            lap("reward")
+        pending.groups = groups
     return pending.groups
 
 

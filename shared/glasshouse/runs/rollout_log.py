@@ -243,6 +243,10 @@ class RolloutLog:
         log.truncate_to(position)      # on resume: removes everything appended since
     """
 
+    end: int
+    """Where the next frame begins."""
+    size: LogSize
+
     def __init__(self, file: Path, level: int = 3, tokens_every: int = 1, saved: int = 0) -> None:
         self.file, self.level, self.tokens_every = file, level, tokens_every
         frames = scan_log(file).frames
@@ -300,7 +304,7 @@ class RolloutLog:
             os.fsync(file.fileno())
         contents = scan_log(self.file)
         self.end, self.size = contents.end, LogSize.of(contents.frames)
-        self._hash = contents.hash_frames(self.end)
+        self._hash: Any = contents.hash_frames(self.end)
 
 
 def _is_intact(frame: Frame) -> bool:

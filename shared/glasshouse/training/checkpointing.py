@@ -16,7 +16,6 @@ from glasshouse.config.loading import diff_configs
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, ModelError, RunError
 from glasshouse.files import write_text
-from glasshouse.generate.engines import ReadyCompletions
 from glasshouse.learn.learner import LearnerState
 from glasshouse.models.devices import is_large
 from glasshouse.models.policy import Policy, save_policy
@@ -216,7 +215,7 @@ def read_progress(path: Path, state: dict[str, Any], policy: Policy) -> Progress
                 problems=[r.problem for r in firsts],
                 chats=[r.messages for r in firsts],
                 prompts=[(r.prompt, r.prompt_tokens) for r in firsts],
-                chunks=ReadyCompletions([[[r.completion for r in group] for group in groups]]),
+                chunks=[[[r.completion for r in group] for group in groups]],
                 received=firsts[0].time,
                 groups=groups,
             )

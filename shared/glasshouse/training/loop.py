@@ -93,9 +93,8 @@ def collect_groups(
     ahead = run.progress.in_flight
     pending = ahead[0] if ahead else submit_groups(run, step, wanted, timer)
     for resamples_left in range(run.config.learn.max_resamples, -1, -1):
-        pending.wait()
-        timer.lap("generate")
-        groups += compute_rewards(run, pending, step)
+        graded = grade_groups(pending, run.config.reward, timer.lap)
+        groups += compute_rewards(run, graded, step)
         timer.lap("reward")
         if not run.algorithm.dynamic_sampling:
             break
@@ -146,10 +145,9 @@ def submit_next_steps(run: TrainingRun, step: int, timer: PhaseTimer) -> list[Pe
     return in_flight
 
 
-def compute_rewards(run: TrainingRun, pending: Pending, step: int) -> list[Group]:
-    """Grade the completions and subtract the penalties; for a negative control, shuffle or randomize."""
+def compute_rewards(run: TrainingRun, groups: list[Group], step: int) -> list[Group]:
+    """Subtract the penalties; for a negative control, shuffle or randomize."""
     reward, seed = run.config.reward, run.config.seed
-    groups = grade_groups(pending, reward)
     groups = run.penalties.apply(groups, seed=seed, step=step)
     if reward.random:
         return random_rewards(groups, seed, step)

@@ -35,7 +35,7 @@ from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import load_configured_policy
 from glasshouse.models.sources import hash_sources, software_versions
 from glasshouse.registry import import_modules
-from glasshouse.rollout.collector import Group, Pending, RolloutCollector
+from glasshouse.rollout.collector import Group, Pending, RolloutCollector, grade_groups
 from glasshouse.rollout.cot_edits import OutcomeOnlyError, describe_reading, get_cot
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.curves import write_curves
@@ -338,7 +338,9 @@ class TrainingRun:
             self.display.warn(describe_unreadable(audit["unreadable"]))
         with self.interruption.interruptible():
             for pending in self.progress.in_flight:
-                pending.wait()  # they need older weights: finish them first
+                grade_groups(
+                    pending, self.config.reward
+                )  # they need older weights: finish them first
             reserve = [] if step else draw_reserve(self.config, self.task)
             results, rollouts = evaluate_policy(
                 self.collector, problems, step, self.interruption.check, reserve

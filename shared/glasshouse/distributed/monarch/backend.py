@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from glasshouse.config.schema import Config
 from glasshouse.distributed.backend import EventSink
 from glasshouse.distributed.hosts.host_pool import HostPool
@@ -25,7 +27,9 @@ from glasshouse.distributed.monarch.actors import (
     GeneratorActor,
     SharedWeights,
     WeightCopyActor,
+    WeightLayout,
     count_trainable,
+    published_dtype,
     trainable_tensors,
 )
 from glasshouse.distributed.monarch.processes import ActorProcesses, Host, ProcessDied, local_host
@@ -67,11 +71,14 @@ class MonarchBackend:
         self.computed_by = llama.describe_path(policy.model, policy.dtype)
         self.pending_events: deque[tuple[str, dict[str, Any]]] = deque()
         self.version = 0
+        self.numel, dtype = count_trainable(policy), published_dtype(policy)
         slots = max(2, config.max_offpolicy_steps + 1)
-        self.weights = SharedWeights.create(count_trainable(policy), slots)
-        self.weights.write(0, trainable_tensors(policy))
-        self.copies: dict[str, tuple[ActorProcesses, str]] = {}
-        """Copies of the weights on other hosts, by the host's name, and the path of each file there."""
+        self.weights = self.exact = SharedWeights.create(self.numel, slots, dtype)
+        if dtype != torch.float32:
+            self.exact = SharedWeights.create(self.numel, 1)
+        self._write_policy(0)
+        self.copies: dict[str, tuple[ActorProcesses, WeightLayout]] = {}
+        """Copies of the weights on other hosts, by the host's name, and the file of each."""
         self.copies_lock = threading.Lock()
         self.queue = ChunkQueue()
         self.timings: dict[str, float] = {}
@@ -102,7 +109,7 @@ class MonarchBackend:
             raise RuntimeError("An update would overwrite weights that generators still need.")
         metrics = self.learners.call("update", list(samples))[0]
         self._publish(self.version + 1)
-        if self.version % self.config.monarch.verify_every == 0:
+        if self._is_verified(self.version):
             self._verify_learners()
         self.emit_events()
         return dict(metrics)
@@ -111,6 +118,9 @@ class MonarchBackend:
         return dict(self.timings)
 
     def state(self) -> LearnerState:
+        if self.exact is not self.weights:
+            self.learners.call("publish", True, False)
+        self.exact.read(self.version, trainable_tensors(self.policy))
         if self.config.learn.sharding == "fsdp":
             return LearnerState(self.version, {}, save_shards=self._save_shards)
         state: LearnerState = self.learners.call("state")[0]
@@ -118,7 +128,7 @@ class MonarchBackend:
 
     def restore(self, state: LearnerState) -> None:
         if not state.folder:
-            self.weights.write(state.version, trainable_tensors(self.policy))
+            self._write_policy(state.version)
         self.learners.call("restore", state)
         self._publish(state.version)
 
@@ -136,6 +146,7 @@ class MonarchBackend:
             copy.kill()
         self.emit_events()
         self.weights.close()
+        self.exact.close()
         if self.hosts:
             self.hosts.close()
 
@@ -154,9 +165,9 @@ class MonarchBackend:
         )
 
     def make_setup(self, number: int, host: Host) -> ActorSetup:
-        path = self.weights.path if host.is_local else self._copy_weights(host)
+        weights = self.weights.layout if host.is_local else self._copy_weights(host)
         return ActorSetup(
-            config=self.config, weights_path=path, computed_by=self.computed_by, index=number
+            config=self.config, weights=weights, computed_by=self.computed_by, index=number
         )
 
     def queue_event(self, kind: str, **details: Any) -> None:
@@ -168,13 +179,22 @@ class MonarchBackend:
             kind, details = self.pending_events.popleft()
             self.event(kind, **details)
 
+    def _write_policy(self, version: int) -> None:
+        """Write the weights of the run's policy to the shared files."""
+        for weights in dict.fromkeys((self.weights, self.exact)):
+            weights.write(version, trainable_tensors(self.policy))
+
+    def _is_verified(self, version: int) -> bool:
+        return version % self.config.monarch.verify_every == 0
+
     def _publish(self, version: int) -> None:
-        """Copy the learner's weights to the shared file, the controller's policy and every other host."""
+        """Copy the learner's weights to the shared file and to every other host. The run's policy gets them only
+        when its state is asked for."""
         started = time.perf_counter()
-        self.learners.call("publish")
-        self.weights.read(version, trainable_tensors(self.policy))
+        self.learners.call("publish", False, self._is_verified(version))
         with self.copies_lock:
-            sent = 4 * self.weights.numel * (1 + len(self.copies))
+            size = self.weights.layout.dtype.itemsize * self.numel
+            sent = size * (1 + len(self.copies))
             copies = {name: copy for name, (copy, _) in self.copies.items()}
             for name, reason in self.weights.send(version, copies).items() if copies else ():
                 # its generators fail too and are replaced
@@ -185,26 +205,27 @@ class MonarchBackend:
         seconds = time.perf_counter() - started
         self.timings = {"sync_bytes": float(sent), "sync": round(seconds, 6)}
 
-    def _copy_weights(self, host: Host) -> str:
+    def _copy_weights(self, host: Host) -> WeightLayout:
         """Return the file of weights that generators of another host map; sends the weights there first."""
         with self.copies_lock:
             known = self.copies.get(host.name)
             if known and known[0].host.mesh is host.mesh:
                 return known[1]
             copy = ActorProcesses(host, f"weights-{host.name}", WeightCopyActor, self.config)
-            (path,) = copy.start(self.weights.numel, self.weights.slots)
+            layout: WeightLayout
+            (layout,) = copy.start(self.numel, self.weights.slots, self.weights.layout.dtype)
             for version in self.weights.versions():  # a chunk may still need an older one
                 if failures := self.weights.send(version, {host.name: copy}):
                     raise ProcessDied(failures[host.name])
-            self.copies[host.name] = copy, path
-            return str(path)
+            self.copies[host.name] = copy, layout
+            return layout
 
     def _save_shards(self, folder: Path) -> None:
         self.learners.call("save_shards", str(folder.resolve()))
 
     def _verify_learners(self) -> None:
         """Check that all ranks hold the weights that were published."""
-        if set(self.learners.call("checksum")) != {self.weights.checksum(self.version)}:
+        if not all(self.learners.call("matches")):
             raise RunError(
                 f"The learner processes no longer hold the same weights (version {self.version}). "
                 "Run the same command again to resume from the last checkpoint."

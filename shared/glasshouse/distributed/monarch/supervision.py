@@ -14,8 +14,8 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, InvalidStateError, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from glasshouse.distributed.monarch.processes import (
 )
 from glasshouse.errors import GlasshouseError, RunError
 from glasshouse.generate.engines import find_defect
-from glasshouse.rollout.collector import Chunk, ChunkCompletions
+from glasshouse.rollout.collector import Chunk
 from glasshouse.types import Completion, SamplingParams
 
 if TYPE_CHECKING:
@@ -62,17 +62,16 @@ class PendingChunks:
     check: Callable[[], None]
     """Called while waiting; an exception from it ends the waiting."""
 
-    def result(self) -> ChunkCompletions:
-        """Wait for all chunks and return their completions."""
-        futures = [task.future for task in self.tasks]
+    def __iter__(self) -> Iterator[list[list[Completion]]]:
+        """Yield the completions of each chunk, in order, as soon as they are there."""
         try:
-            while True:
-                done, waiting = wait(futures, POLL_SECONDS, return_when=FIRST_EXCEPTION)
-                if not waiting:
-                    return [future.result() for future in futures]
-                for future in done:
-                    future.result()  # raises the error of a failed run
-                self.check()  # generating has no side effects: any moment is safe
+            for task in self.tasks:
+                while not wait([task.future], POLL_SECONDS).done:
+                    for other in self.tasks:
+                        if other.future.done():
+                            other.future.result()  # raises the error of a failed run
+                    self.check()  # generating has no side effects: any moment is safe
+                yield task.future.result()
         finally:
             self.cancel()
 
@@ -202,13 +201,13 @@ class GeneratorSupervisor(threading.Thread):
         verify = period != self.verified
         call = processes.actor.generate.call(task.version, task.chunk, task.sampling, verify)
         try:
-            ((completions, checksum),) = processes.wait(call, "chunk_timeout")
+            ((completions, is_verified),) = processes.wait(call, "chunk_timeout")
         except GlasshouseError as error:  # the user's; the process is fine
             self.queue.fail(error)
             return
         vocab_size = self.backend.policy.model.get_input_embeddings().num_embeddings
         check_completions(completions, task, vocab_size)
-        if verify and checksum != self.backend.weights.checksum(task.version):
+        if not is_verified:
             raise InvalidReply(f"its weights differ from the learner's version {task.version}")
         self.verified, self.failures = period, 0
         self.queue.complete(task, completions)
@@ -282,7 +281,7 @@ class LearnerProcesses:
         )
         self.error: Exception | None = None
         self.opening = threading.Thread(
-            target=self._open, args=(backend.weights.path,), name="learner", daemon=True
+            target=self._open, args=(backend,), name="learner", daemon=True
         )
         self.opening.start()
 
@@ -304,12 +303,13 @@ class LearnerProcesses:
         self.opening.join()
         self.mesh.kill()
 
-    def _open(self, weights_path: str) -> None:
+    def _open(self, backend: MonarchBackend) -> None:
         try:
             with self.starting, tempfile.TemporaryDirectory() as folder:
                 setup = ActorSetup(
                     config=self.config,
-                    weights_path=weights_path,
+                    weights=backend.exact.layout,
+                    published=backend.weights.layout,
                     computed_by=self.computed_by,
                     rendezvous=str(Path(folder) / "rendezvous"),
                 )
