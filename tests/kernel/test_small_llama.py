@@ -101,6 +101,7 @@ def test_values_and_gradients_are_those_of_torch(tiny: Tiny, pocket: Policy, nam
         assert (own - gradient).abs().max() / gradient.abs().max() < 2e-5
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [*MODELS, "pocket"])
 def test_bits_do_not_depend_on_registers_threads_or_the_batch(
     tiny: Tiny, pocket: Policy, name: str, libraries: dict[str, ctypes.CDLL]
@@ -262,6 +263,7 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.timeout(900)  # it imports torch in a second process, on a machine that may be busy
 def test_a_run_has_the_same_bits_for_any_registers_threads_and_chunks(tmp_path: Path) -> None:
     """The second run is that of a CPU without AVX: torch's operations and the kernel's are both built for SSE2."""
     result = train(load_config(overrides={**RUN, "out": str(tmp_path / "one")}), progress=False)
