@@ -30,6 +30,7 @@ DISCLOSURE = "disclosure_rule.disclosure"
 UNDETECTED = "disclosure_rule.undetected_use"
 VERIFIER = "step_verifier.undetected_use"
 OTHER_WORDS = "other_words_rule.undetected_use"
+NGRAMS = "ngrams_base.cot.undetected_use"
 GMEAN2 = "organism.disclosure_rule.gmean2"
 REFIT_COT, REFIT_PROMPT = (f"organism.ngrams_refit.{scope}.auroc" for scope in ("cot", "prompt"))
 
