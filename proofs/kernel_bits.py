@@ -54,8 +54,7 @@ RUN: dict[str, Any] = {
     "reward.penalties": {"monitor": {"weight": 1}}, "evaluate.problems": 16, "monitor.at_end": False,
 }  # fmt: skip
 TIMES = ("time", "seconds")
-MAX_GROWTH_KB = 1.0
-"""Per step: 2 MB in 2,000 steps, of about 320."""
+MAX_OBJECTS_PER_STEP, MAX_GROWTH_MB = 0.1, 30
 GROUPS, SAMPLES, TOKENS, STEPS = 4, 4, 40, 3
 """Of the training by `kernel_driver.c`."""
 
@@ -169,15 +168,16 @@ def compare_architectures() -> bool:
 
 
 def measure_leak(steps: int) -> bool:
-    """Prints how the memory that is not of files grows per step after a tenth of the steps (least squares); whether it
-    hardly does. Objects that are only waiting for Python's garbage collection are collected before a measurement."""
-    seen: list[float] = []
+    """Prints how Python's objects and the memory that is not of files grow after a tenth of the steps; whether the
+    objects hardly do, and the memory by less than `MAX_GROWTH_MB`. Memory rises in jumps, when a step needs more than
+    any before it and the allocator keeps what was freed."""
+    seen: list[tuple[int, float]] = []
     log_step, every = TrainingRun.log_step, max(1, steps // 100)
 
     def log_and_measure(run: Any, step: int, *arguments: Any, **options: Any) -> Any:
         if step % every == 0:
             gc.collect()
-            seen.append(read_memory())
+            seen.append((len(gc.get_objects()), read_memory()))
         return log_step(run, step, *arguments, **options)
 
     TrainingRun.log_step = log_and_measure  # type: ignore[method-assign]
@@ -185,11 +185,11 @@ def measure_leak(steps: int) -> bool:
         small = {"data.groups_per_step": 2, "generate.group_size": 4, "evaluate.problems": 0}
         overrides = {**RUN, **small, "steps": steps, "out": f"{folder}/run", "threads": 2}
         train(load_config(overrides=overrides), progress=False)
-    warm = seen[len(seen) // 10 :]
-    slope = np.polyfit(np.arange(len(warm)) * every, warm, 1)[0]
-    print(f"memory after {steps // 10} steps: {warm[0]:.1f} MB, after {steps}: {warm[-1]:.1f} MB")
-    print(f"growth: {slope * 1024:.2f} KB per step (limit {MAX_GROWTH_KB} KB)")
-    return bool(slope * 1024 < MAX_GROWTH_KB)
+    (objects, first), *_, (objects_end, last) = seen[len(seen) // 10 :]
+    slope = (objects_end - objects) / (0.9 * steps)
+    print(f"memory after {steps // 10} steps: {first:.1f} MB, after {steps}: {last:.1f} MB")
+    print(f"Python's objects: {objects:,}, then {objects_end:,}: {slope:.3f} per step")
+    return abs(slope) < MAX_OBJECTS_PER_STEP and last < first + MAX_GROWTH_MB
 
 
 def read_memory() -> float:
