@@ -105,9 +105,8 @@ class GlasshouseWorker:
         size = self.config.generate.chunk_size
         chunks = [self.requests[n : n + size] for n in range(0, len(self.requests), size)]
         started = time.perf_counter()
-        results = self.run.backend.submit(
-            chunks, self.config.generate.sampling(), lambda: None
-        ).result()
+        submitted = self.run.backend.submit(chunks, self.config.generate.sampling(), lambda: None)
+        results = list(submitted)
         seconds = time.perf_counter() - started
         tokens = sum(len(c.tokens) for chunk in results for group in chunk for c in group)
         return {"seconds": seconds, "tokens": tokens}
