@@ -22,7 +22,8 @@ from glasshouse.monitors.base import Scope, make_view
 from glasshouse.monitors.fitted import LabelledViews, fit_linear
 from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.runs import monitor_results
-from glasshouse.runs.rollout_log import read_rows
+from glasshouse.runs.rollout_log import LOG, read_rows
+from glasshouse.runs.verify import verify_derived_files
 from glasshouse.training.run import TrainingRun
 from glasshouse.values import Measure
 
@@ -169,6 +170,15 @@ def test_only_changed_or_damaged_results_are_measured_again(run: Path, whole: Pa
     progress = RecordedProgress()
     monitor_run(run, problems=8, first_and_last=True, progress=progress)
     assert progress.measured == ["base", "step-000004"]  # other problems, other numbers
+
+
+def test_missing_rows_are_damage_but_not_in_a_run_of_a_study(run: Path, whole: Path) -> None:
+    shutil.copytree(whole / "results", run / "results", dirs_exist_ok=True)
+    rows = f"results/{monitor_results.ROWS_FILE}"
+    (run / rows).unlink()
+    assert rows in {damage.file for damage in verify_derived_files(run, {})}
+    (run / "results" / LOG).unlink()  # a study removes both
+    assert rows not in {damage.file for damage in verify_derived_files(run, {})}
 
 
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(run: Path) -> None:

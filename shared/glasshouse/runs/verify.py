@@ -258,7 +258,8 @@ def _verify_monitor_results(results: Path) -> Iterator[RunDamage]:
         problem = f"is damaged: {error.args[0].split(': ', 1)[-1]}"
         yield RunDamage(f"results/{name}", problem, remedy)
         return
-    if content and (bad := monitor_results.find_damaged_rows(results, content)):
+    has_rows = (results / rows).exists() or (results / LOG).exists()  # a study keeps neither
+    if has_rows and content and (bad := monitor_results.find_damaged_rows(results, content)):
         yield RunDamage(f"results/{rows}", f"is damaged in the rows of {', '.join(bad)}", remedy)
     if (results / rows).exists() and not (results / name).exists():
         yield RunDamage(f"results/{name}", "is missing, but its rows exist", remedy)
