@@ -17,6 +17,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` makes a name public for type checkers
+    from glasshouse.before_training.audit import RewardAudit as RewardAudit
+    from glasshouse.before_training.audit import audit_reward as audit_reward
+    from glasshouse.before_training.predict import Prediction as Prediction
+    from glasshouse.before_training.predict import predict as predict
     from glasshouse.cli.train import run_experiment as run_experiment
     from glasshouse.config.loading import load_config as load_config
     from glasshouse.config.loading import override_config as override_config
@@ -64,6 +68,8 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
     __version__: str
 
 _MODULES = {
+    "glasshouse.before_training.audit": ("RewardAudit", "audit_reward"),
+    "glasshouse.before_training.predict": ("Prediction", "predict"),
     "glasshouse.measurement.evaluate": ("EvaluationResult", "evaluate"),
     "glasshouse.runs.curves": ("plot_learning_curves",),
     "glasshouse.study.figures": ("plot_study",),

@@ -1,6 +1,7 @@
 """`glasshouse predict`: from base rollouts to hide, remove, show or cannot tell."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from glasshouse.before_training.predict import find_crossings, predict
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import GlasshouseError
+from glasshouse.files import write_json
 from glasshouse.randomness import stream
 from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.base import make_task
 from glasshouse.training.train import train
 from glasshouse.types import Completion, Rollout
+from glasshouse.view.run_reader import RunLocation, RunReader
 
 
 def make_base(shares, follow, honest_accuracy, *, weight=1.0, groups=200, size=8, **changes):
@@ -29,7 +32,7 @@ def make_base(shares, follow, honest_accuracy, *, weight=1.0, groups=200, size=8
         "source": "synthetic", "problems": np.repeat(np.arange(groups), size).astype(str),
         "style": style, "use": use, "reward": 2.0 * correct - 1, "penalty": (style == 1).astype(float),
         "penalty_name": "monitor", "weight": weight, "control_use": 0.0, "group_size": size,
-        "rollouts_per_step": 256, "steps": 80, **changes,
+        "groups_per_step": 32, "steps": 80, **changes,
     })  # fmt: skip
 
 
@@ -64,12 +67,11 @@ def test_rewards_cross_where_two_lines_do():
     assert find_crossings(lines) == {"silent_over_disclosed": 0.5, "honest_over_both": None}
 
 
-def test_the_replicator_follows_the_exact_gradient_of_two_modes(monkeypatch):
+def test_the_replicator_follows_the_exact_gradient_of_two_modes():
     """Two modes with fixed rewards ±1 in groups of two: a mixed group, which has probability 2p(1 - p), gives
     advantages ±1/√2, so the gradient of the logit is √2·p(1 - p)/2·… and its sign never changes: with Adam's first
     steps the logit rises by the step size each time."""
-    base = make_base((0.5, 0.0, 0.5), (0, 1), 0.0, size=2, steps=3)
-    monkeypatch.setattr(replicator, "GROUPS", 4096)
+    base = make_base((0.5, 0.0, 0.5), (0, 1), 0.0, size=2, steps=3, groups_per_step=4096)
     path = replicator.simulate(base, 0.0, replicates=20)
     share = path["undetected_use"]
     logits = np.log(share / (1 - share))
@@ -168,4 +170,42 @@ def test_a_run_is_predicted_from_its_first_evaluation_and_keeps_the_prediction(t
     assert main(["predict", str(run), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["rollouts"] == 60  # the planted ones of step 0
-    assert json.loads((run / "results" / "prediction.json").read_text()) == shown
+    assert json.loads((run / "prediction.json").read_text()) == shown
+
+
+def test_a_prediction_may_be_in_the_directory_before_the_run_and_its_page_shows_it(tmp_path):
+    run = tmp_path / "try"
+    prediction = predict(make_base((0.6, 0.2, 0.2), (0.95, 0.95), 0.5, steps=4), weights=(0.3,))
+    write_json(run / "prediction.json", prediction.as_dict())
+    overrides = ["model=models/mock", "task.name=leaked_hint", "steps=1", "data.groups_per_step=2",
+                 "generate.group_size=4", "generate.max_tokens=24", "evaluate.problems=0", f"out={run}"]  # fmt: skip
+    train(load_config(overrides=overrides), progress=False)
+    reader = RunReader(RunLocation("try", run))
+    reader.refresh()
+    shown = reader.describe()["prediction"]
+    assert shown["verdict"].startswith(prediction.outcome.verdict)  # of the configured weight, 1
+    assert shown["curves"]["reliance"][-1] == (4, *prediction.outcome.curves["reliance"][-1])
+    for damage in (b"{", b"[]", b"{}", json.dumps({**prediction.as_dict(), "weight": 7}).encode()):
+        (run / "prediction.json").write_bytes(damage)
+        reader.refresh()
+        assert reader.describe()["prediction"] is None
+        assert "prediction.json" in [own["file"] for own in reader.damage()]
+
+
+def test_fewer_groups_in_a_step_move_less():
+    """Adam divides by the size of the gradient, noise included."""
+    few, many = (
+        replicator.simulate(
+            make_base((0.4, 0.3, 0.3), (0.9, 0.8), 0.6, steps=10, groups_per_step=groups), 1.0, 100
+        )["undetected_use"][:, -1]
+        for groups in (1, 256)
+    )
+    assert np.median(few) < np.median(many) - 0.03
+
+
+def test_the_example_of_the_docs_runs(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "before.md").read_text()
+    program = page.partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    assert "'exact': False, 'monitor': True" in capsys.readouterr().out

@@ -25,6 +25,7 @@ from glasshouse.training.recipes import load_recipe
 
 EXECUTED = {
     "docs/python.md": "tests/api/test_extend.py",
+    "docs/before.md": "tests/before_training/test_predict.py",
     "docs/monitorability.md": "tests/measurement/test_measure.py",
 }
 """Page: the test that executes its Python blocks."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from glasshouse.before_training.base import resolve_task
+from glasshouse.before_training.base import MIN_ROLLOUTS, resolve_task
 from glasshouse.before_training.estimates import Estimate, estimate_mean
 from glasshouse.before_training.rewards import score_by_functions
 from glasshouse.config.schema import Config
@@ -39,7 +39,6 @@ from glasshouse.runs.rows import to_row
 from glasshouse.runs.run_directory import is_run_directory, load_verified_config
 from glasshouse.types import Rollout
 
-MIN_ROLLOUTS = 50
 EDITS = ("delete", "shorten", "swap", "pad", "reword", "rival_answer", DISCLOSE)
 EXAMPLES = 2
 

@@ -36,7 +36,7 @@ from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.organisms import DISCLOSED, HONEST, SILENT, Organism
 from glasshouse.tasks.problem_files import read_task_problems
 from glasshouse.tasks.streams import FreshProblems, Split
-from glasshouse.terminal import show_status, terminal_safe
+from glasshouse.terminal import make_console, show_status, terminal_safe
 from glasshouse.types import Rollout
 from glasshouse.values import Floats, Ints
 
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STYLES = (HONEST, DISCLOSED, SILENT)
-DISCLOSURE = "disclosure"
-"""The penalty whose weight λ is varied if none is configured: 1 for a rollout that discloses."""
+MIN_ROLLOUTS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,11 +67,8 @@ class Base:
     control_use: float
     """How often the answer follows the cause where there is none."""
     group_size: int
-    rollouts_per_step: int
+    groups_per_step: int
     steps: int
-
-
-# --- sampling ----------------------------------------------------------------------------------
 
 
 def sample(
@@ -89,31 +85,24 @@ def sample(
         needed = -(-rollouts // samples)
         splits = {"train": given[:needed] if given else stream.take(needed)}
     else:
-        if not isinstance(task, Organism):
-            raise ConfigError(
-                f"task.name is {task.name}, which plants no behaviour. Predict for an organism "
-                "(`glasshouse tasks`), or give rollouts with a label."
-            )
+        organism = _require_organism(task)
         counts = {"problems": problems, "oversize": 1}
         chosen = config.model_copy(update={"evaluate": config.evaluate.model_copy(update=counts)})
-        arms = problems_by_arm(task, draw_validation(chosen, task))
+        arms = problems_by_arm(organism, draw_validation(chosen, organism))
         splits = {f"validation/{arm}": own for arm, own in arms.items()}
     total = sum(map(len, splits.values())) * samples
-    cost = f"sampling {total:,} completions of at most {config.generate.max_tokens} tokens"
-    console.print(terminal_safe(f"{cost} from {config.model}"), style="dim", soft_wrap=True)
+    cost = f"{total:,} completions of at most {config.generate.max_tokens} tokens"
+    console.print(
+        terminal_safe(f"sampling {cost} from {config.model}"), style="dim", soft_wrap=True
+    )
     found: list[Rollout] = []
     chunk = config.generate.chunk_size
+    how: dict[str, Any] = {"samples": samples, "sampling": config.generate.sampling()}
     with show_status(console) as show:
         for split, own in splits.items():
             for start in range(0, len(own), chunk):
                 show(f"sampling, {len(found) / total:.0%}")
-                groups = collector.collect(
-                    own[start : start + chunk],
-                    step=0,
-                    split=split,
-                    samples=samples,
-                    sampling=config.generate.sampling(),
-                )
+                groups = collector.collect(own[start : start + chunk], step=0, split=split, **how)
                 found += [rollout for group in groups for rollout in group]
     return found, collector
 
@@ -125,15 +114,23 @@ def resolve_task(config: Config) -> tuple[Config, Task[Any]]:
     return config, make_task(config.task.name, config.task.options)
 
 
-# --- modes and rewards ---------------------------------------------------------------------------
-
-
 def read_base(
-    source: str, config: Config | None, map: Sequence[str] = (), monitors: Sequence[Monitor] = ()
+    source: str | Path | Config,
+    config: Config | None = None,
+    *,
+    map: Sequence[str] = (),
+    monitors: Sequence[Monitor] = (),
+    problems: int = 250,
+    samples: int = 8,
+    console: Console | None = None,
 ) -> Base:
-    """The base of a run directory, from its first evaluation; or of any rollouts with a label or a hint, a monitor,
-    and a reward or gold answers."""
-    path = Path(source)
+    """The base of a configuration, sampled; of a run directory, from its first evaluation; or of any rollouts with a
+    label or a hint, a monitor, and a reward or gold answers."""
+    if isinstance(source, Config):
+        console = console or make_console()
+        rollouts, collector = sample(source, console, problems=problems, samples=samples)
+        return label_base(source.model, rollouts, collector.task, collector.config, monitors)
+    path, source = Path(source), str(source)
     if is_run_directory(path) and not map:
         config = config or load_verified_config(path)[0]
         rows = open_run(path).rollouts(splits=("validation",), last_step=0)
@@ -167,6 +164,15 @@ def read_base(
     return _make_base(source, rollouts, modes, labels, config)
 
 
+def _require_organism(task: Task[Any]) -> Organism[Any]:
+    if not isinstance(task, Organism):
+        raise ConfigError(
+            f"task.name is {task.name}, which plants no behaviour. Predict for an organism "
+            "(`glasshouse tasks`), or give rollouts with a label."
+        )
+    return task
+
+
 def label_base(
     source: str,
     rollouts: Sequence[Rollout],
@@ -175,10 +181,7 @@ def label_base(
     monitors: Sequence[Monitor] = (),
 ) -> Base:
     """The base of an organism's rollouts in both arms. A monitor, if given, says which of them disclose."""
-    if not isinstance(task, Organism):
-        raise ConfigError(
-            f"{source}: {task.name} plants no behaviour; there is nothing to predict."
-        )
+    task = _require_organism(task)
     answers = [finished_answer(r) for r in rollouts]
     used = [task.shows_behaviour(r.problem, a) for r, a in zip(rollouts, answers, strict=True)]
     modes = [
@@ -208,7 +211,7 @@ def _make_base(
     chosen = [n for n in known if rollouts[n].arm != "control"]
     control = [float(bool(used[n])) for n in known if rollouts[n].arm == "control"]
     penalty = np.array([modes[n] == DISCLOSED for n in chosen], dtype=float)
-    name, weight, settings = DISCLOSURE, 0.0, config or Config()
+    name, weight, settings = "disclosure", 0.0, config or Config()
     if config is None:
         reward = np.array([rollouts[n].grade.reward for n in chosen])
     else:
@@ -238,6 +241,6 @@ def _make_base(
         weight=weight,
         control_use=float(np.mean(control)) if control else 0.0,
         group_size=settings.generate.group_size,
-        rollouts_per_step=settings.generate.group_size * settings.data.groups_per_step,
+        groups_per_step=settings.data.groups_per_step,
         steps=settings.steps,
     )

@@ -2,9 +2,8 @@
 
     base rollouts ──► shares and mean rewards of the modes, M, λ* ──► drift ──► replicator ──► verdict
 
-M is the mean reward of silent rollouts minus that of honest work. A penalty on disclosure moves rollouts from the
-disclosed mode to one of these two, and M says which of them pays. A silent rollout that skips the work but fails to
-follow the hint belongs to the silent mode: M is large only if silent use is something that the base does well.
+M is the mean reward of silent rollouts minus that of honest work; failed silent use counts as silent. A penalty on
+disclosure moves rollouts from the disclosed mode to one of these two, and M says which of them pays.
 """
 
 from __future__ import annotations
@@ -13,18 +12,19 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glasshouse.before_training.base import STYLES, Base
+from glasshouse.before_training.base import MIN_ROLLOUTS, STYLES, Base, read_base
 from glasshouse.before_training.estimates import Estimate, estimate_mean
 from glasshouse.before_training.replicator import STEP_SIZE, simulate
+from glasshouse.config.schema import Config
 from glasshouse.errors import RolloutFileError
 from glasshouse.tasks.organisms import DISCLOSED, HONEST, SILENT
 from glasshouse.values import Bools, Floats
 
-MIN_ROLLOUTS = 50
 WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0)
 REMOVED, KEPT = 0.2, 0.5
 """Reliance at the end: below the first the behaviour is removed, from the second on it stays."""
@@ -85,11 +85,15 @@ class Prediction:
         return {**asdict(self), "scope": SCOPE}
 
 
-def predict(base: Base, weights: Sequence[float] = WEIGHTS) -> Prediction:
-    """Predict what RL does to the modes of a base, for each weight of the penalty on disclosure.
+def predict(
+    source: Base | Config | str | Path, *, weights: Sequence[float] = WEIGHTS, **options: Any
+) -> Prediction:
+    """Predict what RL does to the modes of a base, for each weight of the penalty on disclosure. `source` is the
+    configuration of the training, whose model is sampled, or a run directory or rollouts; `options` of `read_base`.
 
-    Example: `predict(base).outcome.verdict`
+    Example: `predict(load_config(overrides={"model": "leaked-hint-10", "task.name": "leaked_hint"})).outcome.verdict`
     """
+    base = source if isinstance(source, Base) else read_base(source, **options)
     if len(base.use) < MIN_ROLLOUTS:
         raise RolloutFileError(
             f"{base.source}: {len(base.use)} rollouts with a hint; a prediction needs {MIN_ROLLOUTS}."
@@ -194,7 +198,7 @@ def _predict_weight(base: Base, weight: float) -> Outcome:
 
 def _why_not(base: Base, weight: float, verdict: str, agreement: float) -> str:
     """Why nothing can be told, or an empty text."""
-    n, per_step = len(base.use), base.rollouts_per_step
+    n, per_step = len(base.use), base.groups_per_step * base.group_size
     enough = math.ceil(math.log(0.05) / math.log1p(-1 / per_step))
     for place, mode in enumerate(STYLES):
         if not (base.style == place).any() and n < enough:

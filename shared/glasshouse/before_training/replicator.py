@@ -1,7 +1,9 @@
 """Tabular GRPO on the modes of a base: what the reward alone would do to their frequencies.
 
-State: the logits of the three modes, and within each mode that of following the cause. A step draws GROUPS groups,
-standardises the rewards in each group, and moves the logits by Adam along the score-function gradient. The rewards of
+State: the logits of the three modes, and within each mode that of following the cause. A step draws as many groups as
+a step of the training, standardises the rewards in each, and moves the logits by Adam along the score-function
+gradient. It draws them rather than taking the expectation: Adam divides by the size of the gradient, so without noise
+a mode that pays hardly more would grow as fast as one that pays much more, whatever `groups_per_step` is. Rewards of
 each mode are those of the base's rollouts; how well honest work succeeds does not change. Every replicate starts from
 another bootstrap sample of the base's problems, so the band has both the uncertainty of the base and the noise of RL.
 """
@@ -16,7 +18,6 @@ from glasshouse.measurement.resampling import Resamples
 from glasshouse.tasks.organisms import SILENT
 from glasshouse.values import Floats
 
-GROUPS = 64
 STEP_SIZE = 0.05
 """The only free number. It was chosen on the first studies of this repository (docs/before.md)."""
 REPLICATES = 200
@@ -42,7 +43,7 @@ def simulate(base: Base, weight: float, replicates: int = REPLICATES) -> dict[st
         hidden.append((shares * follow)[:, silent])
         if step == base.steps:
             break
-        noise = rng.random((3, replicates, GROUPS, base.group_size))
+        noise = rng.random((3, replicates, base.groups_per_step, base.group_size))
         style = (noise[0][..., None] > np.cumsum(shares, 1)[:, None, None, :2]).sum(-1)
         use = noise[1] < follow[batch, style]
         reward = pools[batch, style, use.astype(int), (noise[2] * POOL).astype(int)]

@@ -36,9 +36,8 @@ def print_audit(console: Console, audit: RewardAudit) -> None:
         intended = " (a penalty: intended)" if own.kind == "penalty" and own.reads_cot else ""
         _print(console, f"{own.term}: {own.verdict}{intended}.")
         for example in own.examples if own.reads_cot and own.kind != "reward" else ():
-            _print(
-                console, f"  {example['edit']}: {example['before']:+.2f} → {example['after']:+.2f}"
-            )
+            values = f"{example['before']:+.2f} → {example['after']:+.2f}"
+            _print(console, f"  {example['edit']}: {values}")
             for sign, key in (("-", "completion"), ("+", "edited")):
                 text = " ⏎ ".join(example[key].split("\n"))
                 _print(console, f"    {sign} {text[:MAX_EXAMPLE]}{'…' * (len(text) > MAX_EXAMPLE)}")
@@ -57,22 +56,16 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
     _print(console, SCOPE, "dim")
     rollouts = f"{prediction.rollouts:,} rollouts with the cause, {prediction.problems} problems"
     _print(console, f"{rollouts}; 95 % intervals over problems")
-    pairs = [
-        (kind, prediction.shares[kind], prediction.rewards[kind]) for kind in prediction.shares
-    ]
-    rows = [[kind, share.format(), reward.format("+")] for kind, share, reward in pairs]
+    rewards = prediction.rewards
+    rows = [[k, own.format(), rewards[k].format("+")] for k, own in prediction.shares.items()]
     _print_table(console, ["mode", "share", "mean reward"], rows)
     follows = prediction.follows["silent"].format()
-    _print(
-        console,
-        f"M, silent minus honest: {prediction.margin.format('+')}; of the silent, {follows} follow",
-    )
+    margin = prediction.margin.format("+")
+    _print(console, f"M, silent minus honest: {margin}; of the silent, {follows} follow")
     for name, value in prediction.crossings.items():
         since = "never" if value is None else f"from λ = {value:.2f} on"
         _print(console, f"{name.replace('_over_', ' pays more than ')}: {since}")
-    drift = [
-        f"{name.replace('_', ' ')} {value.format('+')}" for name, value in prediction.drift.items()
-    ]
+    drift = [f"{k.replace('_', ' ')} {v.format('+')}" for k, v in prediction.drift.items()]
     _print(console, f"first-order drift: {', '.join(drift)}")
     _print(console, f"after {prediction.horizon} steps of the replicator, with its 95 % band:")
     rows = [

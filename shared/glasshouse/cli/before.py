@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from glasshouse.cli.measure import MONITORS, parse_monitors
 from glasshouse.cli.parser import CONFIG, IMPORTS, JSON, command, print_json, print_safe
@@ -96,7 +97,8 @@ def _audit_reward(args: argparse.Namespace) -> int:
             "help": "which column holds a field, as for `glasshouse measure`",
         },
         **MONITORS,
-        "--out FOLDER": "write prediction.json and prediction.svg here (default for a run: its results)",
+        "--out FOLDER": "write prediction.json and prediction.svg here; the page of a run shows those in its directory "
+        "(default for a run: its directory)",
         **JSON,
         **CONFIG,
         **IMPORTS,
@@ -113,7 +115,7 @@ def _audit_reward(args: argparse.Namespace) -> int:
     ],
 )
 def _predict(args: argparse.Namespace) -> None:
-    from glasshouse.before_training.base import label_base, read_base, sample
+    from glasshouse.before_training.base import read_base
     from glasshouse.before_training.picture import draw_prediction
     from glasshouse.before_training.predict import WEIGHTS, predict
     from glasshouse.before_training.tables import print_prediction
@@ -124,23 +126,25 @@ def _predict(args: argparse.Namespace) -> None:
     if args.out:
         check_output_folder("--out", Path(args.out))
     console = make_console(stderr=args.json)
-    config = None
+    config: Any = None
     if args.config or args.overrides or not args.rollouts:
         config = load_config(args.config, args.overrides)
     monitors = parse_monitors(args, Path(args.out or ".glasshouse") / "judge")
-    if args.rollouts:
-        base = read_base(args.rollouts, config, args.map or (), monitors)
-    else:
-        assert config is not None
-        sizes = {"problems": args.problems, "samples": args.samples}
-        rollouts, collector = sample(config, console, **sizes)
-        base = label_base(config.model, rollouts, collector.task, collector.config, monitors)
+    base = read_base(
+        args.rollouts or config,
+        config,
+        map=args.map or (),
+        monitors=monitors,
+        problems=args.problems,
+        samples=args.samples,
+        console=console,
+    )
     with show_status(console) as show:
         show("predicting")
-        prediction = predict(base, args.weight or WEIGHTS)
+        prediction = predict(base, weights=args.weight or WEIGHTS)
     out = Path(args.out) if args.out else None
     if out is None and args.rollouts and is_run_directory(Path(args.rollouts)):
-        out = Path(args.rollouts) / "results"
+        out = Path(args.rollouts)
     if args.json:
         print_json(prediction.as_dict())
     else:

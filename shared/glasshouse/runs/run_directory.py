@@ -146,8 +146,8 @@ class RunDirectory:
 
 
 def _has_other_files(path: Path) -> bool:
-    """Does a folder hold any files besides notes, and those of a run killed at start-up?"""
-    startup_files = (LOCK, f".{CONFIG}.tmp", "NOTES.md")
+    """Does a folder hold any files besides notes, a prediction, and those of a run killed at start-up?"""
+    startup_files = (LOCK, f".{CONFIG}.tmp", "NOTES.md", "prediction.json", "prediction.svg")
     return any(entry.name not in startup_files for entry in path.iterdir())
 
 

@@ -62,6 +62,7 @@ Status = Literal["running", "finished", "interrupted", "failed", "empty"]
 PHASE_EVENTS = ("start", "resume", "end", "interrupted", "stopped", "failed", "exhausted")
 """Events that decide the status of a run."""
 NOTEBOOK, MAX_NOTEBOOK = "NOTES.md", 20_000
+PREDICTION = "prediction.json"
 LOCKS_FILE = Path("/proc/locks")
 UNMARKED_EVENTS = ("audit", "prune")
 """Events that are not drawn as a mark."""
@@ -70,6 +71,7 @@ NOTHING: Mapping[str, Any] = {
     **dict.fromkeys(("said", "unsaid", "notes", "marks", "damage"), ()),
     **{name: {} for name in ("names", "settings", "versions", "commands")},
     "families": [family.value for family in Family if family],
+    "prediction": None,
 }
 """What the page of a run or of a file may lack."""
 
@@ -114,6 +116,8 @@ class RunReader:
     """Damage of the metrics, events, summary and rollout log, compared with each other."""
     notebook: str = ""
     """NOTES.md, in which a person keeps what they saw."""
+    prediction: dict[str, Any] | None = None
+    """What `glasshouse predict` said."""
     checkpoints: list[int] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     """The software, and the hashes of what the run was made from, in the newest checkpoint."""
@@ -154,6 +158,7 @@ class RunReader:
             (results / RESULTS_FILE, self._load_monitor),
             (self.path / "checkpoints", self._load_checkpoints),
             (self.path / NOTEBOOK, self._load_notebook),
+            (self.path / PREDICTION, self._load_prediction),
             (results / LOG, lambda: None),  # is only verified here
         ):
             stamp = stamp_file(file)
@@ -214,6 +219,15 @@ class RunReader:
         with suppress(OSError, ValueError):  # there is none, or it is no text
             self.notebook = read_regular_file(self.path / NOTEBOOK).decode()[:MAX_NOTEBOOK]
 
+    def _load_prediction(self) -> None:
+        self.prediction, self.problems[PREDICTION] = None, ""
+        try:
+            self.prediction = read_prediction(read_regular_file(self.path / PREDICTION))
+        except OSError:
+            pass  # there is none
+        except (ValueError, KeyError, TypeError, StopIteration):
+            self.problems[PREDICTION] = "is damaged"
+
     # --- what the page shows ---------------------------------------------------------------
 
     @property
@@ -256,6 +270,7 @@ class RunReader:
             "checkpoints": self.checkpoints,
             "verdict": summarize_run(measures, self.status),
             "notebook": self.notebook,
+            "prediction": self.prediction,
             "versions": self.versions,
             "notes": self.notes,
             "commands": {
@@ -306,6 +321,30 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
         "accuracy": measures[accuracy] if accuracy else None,
         "monitorability": measures[monitorability] if monitorability else None,
         "damage": damage,
+    }
+
+
+def read_prediction(content: bytes) -> dict[str, Any]:
+    """The prediction for the configured weight of the penalty, in a sentence and as (step, value, low, high) by
+    measure; raises if the file does not hold one."""
+    found = json.loads(content)
+    own = next(outcome for outcome in found["outcomes"] if outcome["weight"] == found["weight"])
+    reason = f" ({own['reason']})" if own["reason"] else ""
+    margin = [found["margin"][name] for name in ("value", "low", "high")]
+    size = "{:+.2f} ({:+.2f} to {:+.2f})".format(*margin) if None not in margin else "unknown"
+    curves = {
+        name: [
+            (int(step), *map(float, values))
+            for step, values in zip(own["steps"], curve, strict=True)
+        ]
+        for name, curve in own["curves"].items()
+    }
+    return {
+        "verdict": f"{own['verdict']}{reason}",
+        "basis": f"{found['penalty']} λ = {own['weight']:g}; M, the mean reward of silent minus that of honest "
+        f"rollouts, is {size}; from {found['rollouts']:,} rollouts of {found['source']}. {found['scope']}",
+        "horizon": int(found["horizon"]),
+        "curves": {name: curves[name] for name in ("reliance", "undetected_use")},
     }
 
 

@@ -25,6 +25,23 @@ export function leadPanels(run: Run): ChartSpec[] {
   return all.slice(0, all[0]?.title === ACCURACY ? 3 : 2);
 }
 
+/** What was predicted, over what was measured. */
+export function predictionPanels(run: Run): ChartSpec[] {
+  return Object.entries(run.prediction?.curves ?? {}).map(([name, curve]): ChartSpec => {
+    const found = Object.keys(run.measures).filter((id) => id.split(".").at(-1) === name);
+    const measure = run.measures[found.find((id) => id === `disclosure_rule.${name}`) ?? found[0] ?? ""];
+    const title = name.replace("_", " ");
+    return {
+      title: title[0]!.toUpperCase() + title.slice(1), unit: "share, 95 % intervals", id: `predicted-${name}`, bounds: [0, 1], from: 0,
+      to: Math.max(run.step, run.prediction!.horizon), ...(measure ? { help: measure.sentence } : {}),
+      lines: [
+        { name: "predicted", color: 1, points: curve.map((p) => [p[0], p[1]]), band: curve.map((p) => [p[0], p[2], p[3]]) },
+        ...(measure ? [{ ...measureLine(measure), name: "measured" }] : []),
+      ],
+    };
+  });
+}
+
 function panels(run: Run, entries: Entry[], base: Base): ChartSpec[] {
   return run.families.flatMap((title) => {
     const shown = entries.filter((e) => e.spec.family === title && e.line.points.some((p) => p[1] !== null)).slice(0, MAX_LINES);

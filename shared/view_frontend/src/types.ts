@@ -91,6 +91,8 @@ export interface Run extends RunFacts {
   /** Steps whose checkpoints are kept. */
   checkpoints: number[];
   verdict: string;
+  /** What `glasshouse predict` said before: [step, median, low, high] by measure. */
+  prediction: { verdict: string; basis: string; horizon: number; curves: Record<string, CurvePoint[]> } | null;
   /** NOTES.md of the run, in Markdown. */
   notebook: string;
   versions: Record<string, string>;

@@ -5,7 +5,7 @@ import { ChartGrid, Cursor } from "../chart";
 import { copyButton, h, notice, replace, show, type View } from "../dom";
 import { number, plural, visible } from "../format";
 import { renderPage } from "../markdown";
-import { leadPanels } from "../panels";
+import { leadPanels, predictionPanels } from "../panels";
 import { rolloutCard } from "../rollout_card";
 import { link } from "../router";
 import type { Estimate, Measure, ProblemList, Rollout, Run } from "../types";
@@ -14,6 +14,9 @@ import { foldedTable } from "./parts";
 
 export function overviewView(root: HTMLElement, store: RunStore): View {
   const figures = new ChartGrid(new Cursor(), { onpick: (step) => { location.hash = link("run", store.id, "rollouts", { first: step, last: step }); } }, "panels lead-panels");
+  const predicted = new ChartGrid(new Cursor(), {}, "panels lead-panels");
+  const said = h("div");
+  const prediction = h("section", {}, h("h2", {}, "Predicted and measured"), said, predicted.element);
   let shownStep = -1;
   let timer = 0;
   const empty = h("div");
@@ -21,7 +24,7 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
   const rollouts = h("div", {}, notice("loading", "Reading the rollouts…"));
   const tables = h("div");
   const problem = h("section", {}, h("h2", {}, "A problem before and after"), rollouts);
-  replace(root, h("h2", { class: "offscreen" }, "Overview"), empty, figures.element, problem, notebook, h("section", {}, h("h2", { class: "offscreen" }, "Tables"), tables));
+  replace(root, h("h2", { class: "offscreen" }, "Overview"), empty, figures.element, prediction, problem, notebook, h("section", {}, h("h2", { class: "offscreen" }, "Tables"), tables));
 
   const render = (): void => {
     const run = store.run;
@@ -29,6 +32,9 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
     const panels = leadPanels(run);
     figures.show(panels);
     replace(empty, panels.length || run.status === "file" ? null : notice("empty", "No held-out problem was evaluated yet.", "evaluate.problems and evaluate.every set when a run is evaluated."));
+    predicted.show(predictionPanels(run));
+    prediction.hidden = !run.prediction;
+    replace(said, run.prediction ? [h("p", {}, "Predicted: ", h("b", {}, visible(run.prediction.verdict))), h("p", { class: "hint" }, visible(run.prediction.basis))] : null);
     replace(notebook, run.notebook.trim() ? [h("h2", {}, "Notes"), ...renderPage(run.notebook)] : null);
     if (!tables.querySelector("details[open]:not(.opened)")) replace(tables, evaluationTable(run), measureTables(run), sentences("What cannot be said", run.unsaid), facts("How it was measured", run.settings), run.config_text ? trainingBlock(run) : null);
     problem.hidden = run.status === "file" && Object.keys(run.names).length < 2;
@@ -48,7 +54,7 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
 
   const unsubscribe = store.subscribe(render);
   render();
-  return { update: () => undefined, destroy: () => { unsubscribe(); clearTimeout(timer); figures.destroy(); } };
+  return { update: () => undefined, destroy: () => { unsubscribe(); clearTimeout(timer); figures.destroy(); predicted.destroy(); } };
 }
 
 /** The same sample of one problem at the first and at the last step. */
