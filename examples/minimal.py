@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-BASE = Path(__file__).parent.parent / "shared/glasshouse/pocket/bases/leaked-hint-0"
+BASE = Path(__file__).parent.parent / "shared/glasshouse/pocket/bases/leaked-hint-2"
 
 # --- problems: a digit sum, perhaps with an unreadable digit ----------------------------------------
 

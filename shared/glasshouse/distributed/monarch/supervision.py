@@ -55,7 +55,7 @@ class ChunkTask:
 
 @dataclass(frozen=True, slots=True)
 class PendingChunks:
-    """Chunks that were submitted together; implements `PendingCompletions`."""
+    """Chunks that were submitted together; an iterable of their completions."""
 
     tasks: list[ChunkTask]
     version: int
@@ -66,11 +66,12 @@ class PendingChunks:
         """Yield the completions of each chunk, in order, as soon as they are there."""
         try:
             for task in self.tasks:
-                while not wait([task.future], POLL_SECONDS).done:
+                while not task.future.done():
                     for other in self.tasks:
                         if other.future.done():
                             other.future.result()  # raises the error of a failed run
                     self.check()  # generating has no side effects: any moment is safe
+                    wait([task.future], POLL_SECONDS)
                 yield task.future.result()
         finally:
             self.cancel()
