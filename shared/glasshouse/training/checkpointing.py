@@ -331,9 +331,9 @@ def restore_checkpoint(run: TrainingRun) -> None:
     try:
         if not config.learn.lora_rank:
             run.policy.load_weights(weights)
-        run.backend.restore(
-            LearnerState(state["version"], learner, folder=checkpoint.path.resolve())
-        )
+        is_sharded = config.learn.sharding != "none"  # else the weights are those of the policy
+        folder = checkpoint.path.resolve() if is_sharded else None
+        run.backend.restore(LearnerState(state["version"], learner, folder=folder))
     except ModelError as error:
         raise RunError(
             f"The checkpoint {checkpoint.path} does not fit this run: {error} Its files match their "
