@@ -298,6 +298,23 @@ def test_a_user_error_in_another_process_has_the_same_message(
     backend.queue.error = None  # it would end a run; the tests continue
 
 
+def test_a_resumed_run_continues_with_the_weights_of_its_checkpoint(
+    backend: MonarchBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def use_shared_backend(policy: Policy, config: Config, event: EventSink) -> MonarchBackend:
+        backend.policy, backend.event = policy, event
+        backend.restore(LearnerState(0, {}))  # a new process has the weights of the base
+        return backend
+
+    for steps in ("steps=1", "steps=2"):
+        TrainingRun(small_config(tmp_path / "local", steps)).train()
+        with monkeypatch.context() as patch:
+            patch.setattr(training_run, "make_backend", use_shared_backend)
+            patch.setattr(backend, "close", lambda: None)
+            TrainingRun(small_config(tmp_path / "monarch", steps, "backend=monarch")).train()
+    assert_equal_runs(tmp_path / "monarch", tmp_path / "local", steps=2)
+
+
 class LearnerCrash(Display):
     """Crashes a learner after step 2."""
 

@@ -338,9 +338,7 @@ class TrainingRun:
             self.display.warn(describe_unreadable(audit["unreadable"]))
         with self.interruption.interruptible():
             for pending in self.progress.in_flight:
-                grade_groups(
-                    pending, self.config.reward
-                )  # they need older weights: finish them first
+                grade_groups(pending, self.config.reward)  # needs older weights: comes first
             reserve = [] if step else draw_reserve(self.config, self.task)
             results, rollouts = evaluate_policy(
                 self.collector, problems, step, self.interruption.check, reserve
