@@ -147,6 +147,11 @@ def test_a_reward_that_cannot_be_audited_is_one_sentence(files, name):
         audit(files, name)
 
 
+def test_a_reward_that_raises_is_located(files):
+    with pytest.raises(RewardError, match=r"\.py, line \d+, in"):
+        audit(files, "raises")
+
+
 def test_a_factory_is_called_with_its_arguments(files):
     assert audit(files, "scaled(0)")["scaled(0)"].reads_cot is False
 

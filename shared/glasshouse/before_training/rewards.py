@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from glasshouse.errors import RewardError, did_you_mean
+from glasshouse.errors import RewardError, did_you_mean, locate_user_code
 from glasshouse.rollout.cot_edits import Score, full_text
 from glasshouse.types import Rollout
 
@@ -90,8 +90,9 @@ def _call(
         values = function(**arguments)
         numbers = [math.nan if value is None else float(value) for value in values]
     except (Exception, SystemExit) as error:
+        raised = f"{type(error).__name__}: {error} ({locate_user_code(error) or 'in its call'})"
         raise RewardError(
-            f"The reward {name} failed with {type(error).__name__}: {error}. The rollouts have the columns "
+            f"The reward {name} failed with {raised}. The rollouts have the columns "
             f"{', '.join(columns)} (rename one with --column NAME=COLUMN); the first of {len(rollouts)} completions "
             f"was {full_text(rollouts[0])[:200]!a}."
         ) from error
