@@ -14,6 +14,8 @@ from glasshouse.study.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = {
+    "digits.reinforce": "training/digits.reinforce/results",
+    "interleave.grpo": "training/interleave.grpo/results",
     "monitorability.grpo": "training/monitorability.grpo/results",
     "products": "training/positive_control.grpo/results_products",
     "smollm2": "training/smollm2.grpo/results",
@@ -67,6 +69,12 @@ def mean(study: str, arm: str, measure: str, step: int, base: str = "") -> float
 def ends(study: str, arm: str, measure: str, step: int) -> list[float]:
     """Means over seeds before and after training: `a → b`."""
     return [mean(study, arm, measure, 0), mean(study, arm, measure, step)]
+
+
+def extremes(study: str, arm: str, measure: str, step: int) -> list[float]:
+    """The lowest and the highest seed."""
+    values = seeds(study, arm, measure, step).values()
+    return [min(values), max(values)]
 
 
 def against(study: str, arm: str, other: str, measure: str, step: int) -> list[float]:

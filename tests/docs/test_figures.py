@@ -21,6 +21,8 @@ MARKER = re.compile(r"<!-- figures: (.*?) -->")
 SECTIONS = {
     "README.md": (),
     "studies/README.md": (),
+    "training/digits.reinforce/README.md": ("## Result", "\n    glasshouse study"),
+    "training/interleave.grpo/README.md": ("## Result", "\n    glasshouse study"),
     "training/monitorability.grpo/README.md": (),
     "training/positive_control.grpo/README.md": (
         "## Result: three digits times two",
