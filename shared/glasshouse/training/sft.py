@@ -1,8 +1,8 @@
 """Supervised training: any model on demonstrations, or a new model built from a recipe. It can be killed at any time
 and resumed bit for bit.
 
-    recipe ──► OUT.training/  settings.json, checkpoints/step-N   while it trains
-           ──► OUT/           a model folder, once it is finished
+    recipe ──► OUT.training/checkpoints/step-N   while it trains
+           ──► OUT/                              a model folder, once it is finished
 
 There is no dataset: demonstrations are drawn from a keyed random stream at every step, so what a step computes depends
 only on the recipe and its number. A signal ends a step before its update; complete steps are saved.
@@ -29,18 +29,9 @@ from glasshouse.errors import (
     ConfigError,
     GlasshouseError,
     ModelError,
-    RunDataError,
     did_you_mean,
 )
-from glasshouse.files import (
-    add_check,
-    check_output_folder,
-    parse_checked,
-    read_regular_file,
-    write_checksums,
-    write_json,
-    write_text,
-)
+from glasshouse.files import check_output_folder, write_checksums, write_text
 from glasshouse.kernel.small_llama import count_common_tokens
 from glasshouse.learn.learner import GradientBlock, Gradients, Learner, LearnerState, StepSize
 from glasshouse.learn.losses import LossInputs
@@ -60,6 +51,7 @@ from glasshouse.runs.checkpoints import (
     newest_checkpoint,
     prune_checkpoints,
     read_checkpoint,
+    read_newest_state,
     write_checkpoint,
 )
 from glasshouse.runs.run_directory import acquire_lock
@@ -162,10 +154,10 @@ def sft(
     work = out.with_name(f"{out.name}.training")
     work.mkdir(parents=True, exist_ok=True)
     with acquire_lock(work):
-        policy = _open(work, config, loaded)
+        policy, provenance = _open(work, config, loaded)
         learner = DemonstrationLearner(policy, loaded, config.learn.activation_checkpointing)
         every = save_every or (SAVE_EVERY if model else SAVE_BUILD_EVERY)
-        loss = _train(work, learner, every, out, is_built=not model, show=show)
+        loss = _train(work, learner, provenance, every, out, is_built=not model, show=show)
     shutil.rmtree(work)
     seconds = time.monotonic() - started
     return SftResult(path=out, steps=loaded.steps, loss=loss, seconds=seconds)
@@ -199,19 +191,25 @@ def describe_settings(model: str, recipe: Recipe, config: Config) -> dict[str, A
 
 HEAD_DIM = 32
 """The smallest head dimension that vLLM supports."""
-SETTINGS = "settings.json"
 
 
-def _open(work: Path, config: Config, recipe: Recipe) -> Policy:
-    """Load the model that the training starts from; raise if the folder holds another training, or one that was
-    started from other files."""
-    model, file = config.model, work / SETTINGS
-    saved = _check_settings(file, describe_settings(model, recipe, config))
+def _open(work: Path, config: Config, recipe: Recipe) -> tuple[Policy, dict[str, Any]]:
+    """Load the model that the training starts from; return it with what each checkpoint says about its origin. Raise if
+    the folder holds another training, or one that was started from other files."""
+    model, saved = config.model, read_newest_state(work / "checkpoints")
+    settings = describe_settings(model, recipe, config)
+    for key, value in saved.get("settings", {}).items():
+        if value != settings.get(key):
+            old, new = (str(v) if len(str(v)) < 40 else "…" for v in (value, settings.get(key)))
+            raise ModelError(
+                f"{work} holds an interrupted training with another {key} ({old}, now {new}). Repeat its command to "
+                "continue it, delete it to start again, or choose another --out."
+            )
     torch.set_num_threads(config.threads)
     try:
         policy = load_start(config, recipe)
     except GlasshouseError:
-        if not file.exists():  # leave nothing behind for another --out
+        if not saved:  # leave nothing behind for another --out
             shutil.rmtree(work)
         raise
     sources = {}
@@ -222,13 +220,13 @@ def _open(work: Path, config: Config, recipe: Recipe) -> Policy:
             f"{work} holds a training that was started from something else: {'; '.join(changes)}. Restore it, delete "
             f"{work} to start again, or choose another --out."
         )
-    write_json(file, add_check(describe_settings(model, recipe, config) | {"sources": sources}))
-    return policy
+    return policy, {"settings": settings, "sources": sources}
 
 
 def _train(
     work: Path,
     learner: DemonstrationLearner,
+    provenance: dict[str, Any],
     save_every: int,
     out: Path,
     *,
@@ -249,7 +247,7 @@ def _train(
                 loss = learner.advance(gradients)  # from here to the next step, a signal waits
                 step = learner.version
                 if step % save_every == 0 and step < recipe.steps:
-                    _save(work, learner)
+                    _save(work, learner, provenance)
                     saved = step
                 if step % line_every == 0 or step == recipe.steps:
                     show(f"step {step} of {recipe.steps}  loss {loss:.3f}")
@@ -260,7 +258,7 @@ def _train(
             _write_model(work, policy, out)
         except (Interrupted, ForcedStop, KeyboardInterrupt) as stop:
             if learner.version > saved and not isinstance(stop, ForcedStop):
-                _save(work, learner)
+                _save(work, learner, provenance)
             raise KeyboardInterrupt from None
     return loss
 
@@ -423,26 +421,8 @@ def share_prompts(batch: Sequence[tuple[str, TrainingSample]]) -> list[TrainingS
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _check_settings(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of an interrupted training, empty if there is none; raise if they are others."""
-    if not file.exists():
-        return {}
-    try:
-        saved = parse_checked(read_regular_file(file))
-    except (OSError, RunDataError):
-        raise ModelError(f"{file} is damaged. Delete {file.parent} to start again.") from None
-    for key, value in settings.items():
-        if saved.get(key) != value:
-            old, new = (str(v) if len(str(v)) < 40 else "…" for v in (saved.get(key), value))
-            raise ModelError(
-                f"{file.parent} holds an interrupted training with another {key} ({old}, now {new}). Repeat its "
-                "command to continue it, delete it to start again, or choose another --out."
-            )
-    return saved
-
-
-def _save(work: Path, learner: Learner) -> None:
-    state = {"step": learner.version, "reward": None, "reason": "supervised"}
+def _save(work: Path, learner: Learner, provenance: dict[str, Any]) -> None:
+    state = {"step": learner.version, "reward": None, "reason": "supervised", **provenance}
     snapshot = make_snapshot(learner.policy, learner.state(), state)
     write_checkpoint(work / "checkpoints", snapshot)
     prune_checkpoints(work / "checkpoints", ("previous", "last"))
