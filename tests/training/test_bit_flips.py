@@ -84,7 +84,7 @@ def test_any_flipped_bit_or_cut_file_is_reported_or_harmless(
             readable = call("rollouts", str(finished), "--json")[:2]
             assert (readable, load_metrics(finished)) == (intact, metrics), (name, damage)
             assert load_summary(finished) == summary
-            assert "checkpoints" not in name.parts or name.name == "README.md"
+            assert "checkpoints" not in name.parts
         (finished / name).write_bytes(saved)
     assert (finished / "config.yaml").read_bytes() == config
 
@@ -313,7 +313,7 @@ def test_damage_in_any_file_of_a_checkpoint_is_detected(
     killed_at_5: Path, file: str, damage
 ) -> None:
     newest = killed_at_5 / "checkpoints" / "step-000004"
-    assert {path.name for path in newest.iterdir()} == {*CHECKPOINT_FILES, "README.md"}
+    assert {path.name for path in newest.iterdir()} == {*CHECKPOINT_FILES}
     damage(newest / file)
     valid, damaged = checkpoints.newest_checkpoint(killed_at_5 / "checkpoints")
     assert valid is not None

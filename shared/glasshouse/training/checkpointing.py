@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from glasshouse.config.loading import diff_configs
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, ModelError, RunError
-from glasshouse.files import write_text
 from glasshouse.learn.learner import LearnerState
 from glasshouse.models.devices import is_large
 from glasshouse.models.policy import Policy, save_policy
@@ -33,7 +31,6 @@ from glasshouse.runs.run_directory import (
     utc_timestamp,
 )
 from glasshouse.terminal import count_noun, format_bytes, shell_command
-from glasshouse.training.model_card import render_checkpoint_card
 
 if TYPE_CHECKING:
     from glasshouse.training.run import TrainingRun
@@ -158,20 +155,12 @@ class CheckpointManager:
         started = time.perf_counter()
         checkpoint = checkpoints.write_checkpoint(self.directory.checkpoints, snapshot)
         self.saved_step = progress.step
-        self.write_card(progress.step)
         self._log_save(checkpoint, time.perf_counter() - started)
         removed = self._prune()
         if progress.step == progress.reward_saved == progress.best_step:  # its reward has increased
             names = f"; removed {', '.join(removed)}" if removed else ""
             self.log(f"step {progress.step:>4}  saved, {checkpoint.why_saved}{names}")
         return checkpoint
-
-    def write_card(self, step: int, evaluation: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Write the README of a checkpoint that exists, again after its evaluation. No checksum covers it."""
-        folder = self.directory.checkpoints / f"step-{step:06d}"
-        if folder.is_dir():
-            card = render_checkpoint_card(self.config, self.policy, step, evaluation)
-            write_text(folder / "README.md", card)
 
     def _log_save(self, checkpoint: Checkpoint, seconds: float) -> None:
         self.directory.log_event(

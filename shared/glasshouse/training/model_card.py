@@ -1,10 +1,8 @@
-"""Model cards, as Markdown: of a checkpoint, and of a model that was trained on demonstrations."""
+"""The card of a model that was trained on demonstrations: glasshouse.json, and as Markdown."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from glasshouse.config.schema import Config, EvaluateConfig, TaskConfig
@@ -124,65 +122,3 @@ def render_card(policy: Policy) -> str:
     if "packaged_model" in card:
         lines += ["", card["packaged_model"]["disclosure"]]
     return "\n".join(lines) + "\n"
-
-
-CHECKPOINT_CARD = """\
----
-library_name: transformers
-pipeline_tag: text-generation
-license: {license}
----
-# {name}, {algorithm} on {task}, step {step}
-
-| | |
-|---|---|
-| base model | {base} (license: {license}) |
-| trained with | Glasshouse: {algorithm} on {task}, {step} of {steps} steps, seed {seed}{adapters} |
-| held-out accuracy | {accuracy} |
-
-{opens} Run in this folder:
-
-```sh
-glasshouse eval .                                        # measure its accuracy
-glasshouse resume ../..                                  # continue the run, from its newest checkpoint
-glasshouse train --config ../../config.yaml model=. out=../../../NEW  # a new run from these weights
-```
-"""
-
-
-OPENS = "It opens with `AutoModelForCausalLM.from_pretrained(FOLDER)`, and `vllm serve FOLDER` serves it."
-OPENS_ADAPTERS = (
-    "`AutoModelForCausalLM.from_pretrained(FOLDER/adapter)` loads the base model with its adapters."
-)
-
-
-def render_checkpoint_card(
-    config: Config, policy: Policy, step: int, evaluation: Mapping[str, float]
-) -> str:
-    """The card of a checkpoint. `evaluation` is that after its step, empty if there was none."""
-    kinds = {"pass_at_1": "sampled", "accuracy": "greedy"}
-    rates = [f"{evaluation[k]:.3f} {n}" for k, n in kinds.items() if k in evaluation]
-    rank = config.learn.lora_rank
-    return CHECKPOINT_CARD.format(
-        base=config.model,
-        name=Path(config.model).name,
-        task=config.task.name,
-        algorithm=config.learn.algorithm,
-        step=step,
-        steps=config.steps,
-        seed=config.seed,
-        adapters=f", LoRA of rank {rank}" if rank else "",
-        accuracy=", ".join(rates) or "not measured at this step",
-        license=find_license(policy),
-        opens=OPENS_ADAPTERS if rank and not config.checkpoints.merge_adapters else OPENS,
-    )
-
-
-def find_license(policy: Policy) -> str:
-    """The license that the card of a packaged model, or the README of a model folder, names."""
-    if "packaged_model" in policy.card:
-        return str(policy.card["packaged_model"]["license"])
-    readme = Path(policy.model.name_or_path, "README.md")
-    text = readme.read_text(errors="replace") if readme.is_file() else ""
-    found = re.search(r"^license: *([^\n]+)$", text.partition("\n---\n")[0], re.MULTILINE)
-    return found[1] if found else "unknown"

@@ -351,7 +351,6 @@ class TrainingRun:
         found = self.diagnostics.check_evaluation(results, is_first=step == 0)
         for kind, text in found.items():
             self.log_event("warning", step=step, warning=kind, text=text)
-        self.checkpoints.write_card(step, results)
         return results
 
     # --- events ----------------------------------------------------------------------------
