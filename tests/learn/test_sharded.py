@@ -20,7 +20,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.learn.sharded import plan_rounds
 from glasshouse.runs import checkpoints
-from glasshouse.runs.checkpoints import Snapshot, list_shards
+from glasshouse.runs.checkpoints import list_shards
 from glasshouse.training.build import validate_config
 
 pytestmark = pytest.mark.xdist_group("sharded")  # one worker starts the ranks
@@ -100,11 +100,10 @@ def test_a_checkpoint_with_shards_is_verified_and_damage_is_found(
     def copy_files(pattern: str) -> Callable[[Path], None]:
         return lambda target: [shutil.copy(path, target) for path in source.glob(pattern)] and None
 
-    snapshot = Snapshot(
-        state={"step": 1, "reward": None, "reason": "test"}, weights={}, learner={},
+    path = checkpoints.write_checkpoint(
+        tmp_path, {"step": 1, "reward": None, "reason": "test"}, weights={}, learner={},
         save_model=copy_files("model*"), save_shards=copy_files("learner*"),
-    )  # fmt: skip
-    path = checkpoints.write_checkpoint(tmp_path, snapshot).path
+    ).path  # fmt: skip
     assert checkpoints.verify_checkpoint(path) == ()
     assert checkpoints.read_checkpoint(path)[2] == {}  # the ranks read them
     shard = path / "learner-00002-of-00002.safetensors"

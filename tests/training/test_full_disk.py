@@ -6,7 +6,6 @@ import errno
 import shutil
 import subprocess
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,10 @@ from proofs.resume import SMALL, Result, list_differences, train
 from tests.training.short_runs import CHECKPOINT_FILES, SHORT, SharedRuns, resume
 
 from glasshouse.cli.app import main
-from glasshouse.models.policy import load_policy, save_policy
+from glasshouse.learn.learner import LearnerState
+from glasshouse.models.policy import load_policy
 from glasshouse.runs import checkpoints
+from glasshouse.training.checkpointing import save_checkpoint
 from glasshouse.training.display import Display
 
 pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
@@ -60,14 +61,14 @@ class FillDiskAtStep(Display):
 def written(shared_runs: SharedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint whose files have the times at which they were written."""
     folder = tmp_path_factory.mktemp("written")
-    return checkpoints.write_checkpoint(folder, load_snapshot(shared_runs)).path
+    return write_step_4(folder, shared_runs)
 
 
-def load_snapshot(shared_runs: SharedRuns) -> checkpoints.Snapshot:
+def write_step_4(folder: Path, shared_runs: SharedRuns) -> Path:
     source = shared_runs.killed[5] / "checkpoints" / "step-000004"
-    state, _, learner = checkpoints.read_checkpoint(source)
-    policy = load_policy(str(source))
-    return checkpoints.Snapshot(state, policy.weights(), learner, partial(save_policy, policy))
+    state, _, tensors = checkpoints.read_checkpoint(source)
+    policy, learner = load_policy(str(source)), LearnerState(4, tensors)
+    return save_checkpoint(folder, state, policy, learner).path
 
 
 @pytest.mark.parametrize("file", CHECKPOINT_FILES)
@@ -77,7 +78,7 @@ def test_disk_full_in_any_file_of_a_checkpoint_leaves_no_partial_checkpoint(
     folder = shutil.copytree(shared_runs.killed[3] / "checkpoints", small_disk / "checkpoints")
     fill_disk(small_disk, space_up_to_middle_of(file, written))
     with pytest.raises(OSError, match="No space left on device") as caught:
-        checkpoints.write_checkpoint(folder, load_snapshot(shared_runs))
+        write_step_4(folder, shared_runs)
     assert caught.value.errno == errno.ENOSPC
     assert [path.name for path in folder.iterdir()] == ["step-000002"]
     assert not checkpoints.verify_checkpoint(folder / "step-000002")

@@ -142,10 +142,10 @@ def test_checkpoint_that_takes_longer_than_the_grace_period_is_abandoned(
     monkeypatch.setattr(interruption, "GRACE", 0.05)
     write_checkpoint = checkpoints.write_checkpoint
 
-    def slow(folder: Path, snapshot: checkpoints.Snapshot) -> checkpoints.Checkpoint:
-        if snapshot.state["step"] == 3:
+    def slow(folder: Path, state: dict[str, Any], **content: Any) -> checkpoints.Checkpoint:
+        if state["step"] == 3:
             signal.pause()  # until the alarm at the end of the grace period
-        return write_checkpoint(folder, snapshot)
+        return write_checkpoint(folder, state, **content)
 
     monkeypatch.setattr(checkpoints, "write_checkpoint", slow)
     train(tmp_path / "run", SignalAtStep3(signal.SIGTERM), SHORT)

@@ -49,23 +49,6 @@ END_OF_TRAINING = "end of training"
 """Part of `why_saved`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The content of a checkpoint, in memory."""
-
-    state: dict[str, Any]
-    weights: Mapping[str, Tensor]
-    """To compare with the file."""
-    learner: dict[str, Tensor]
-    """The learner's tensors; empty with `save_shards`."""
-    save_model: Callable[[Path], None]
-    """Writes the model in the Hugging Face layout to a folder."""
-    next_rollouts: bytes = b""
-    """Rollouts already generated for the next step, as JSON lines."""
-    save_shards: Callable[[Path], None] | None = None
-    """Lets the ranks of a sharded learner write, and compare, their parts of its tensors to a folder."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """A checkpoint on disk, or the base model (step 0)."""
@@ -83,26 +66,39 @@ class Checkpoint:
     """What is damaged; empty if the checkpoint is valid."""
 
 
-def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
-    """Write and verify a new checkpoint in `folder`, then replace an existing one of this step."""
+def write_checkpoint(
+    folder: Path,
+    state: Mapping[str, Any],
+    *,
+    weights: Mapping[str, Tensor],
+    learner: dict[str, Tensor],
+    save_model: Callable[[Path], None],
+    save_shards: Callable[[Path], None] | None = None,
+    next_rollouts: bytes = b"",
+) -> Checkpoint:
+    """Write and verify a new checkpoint in `folder`, then replace an existing one of this step.
+
+    `save_model` writes the model in the Hugging Face layout to a folder; what it wrote is compared with `weights`.
+    `learner` holds the learner's tensors; instead, `save_shards` lets the ranks of a sharded learner write, and
+    compare, their parts of them. `next_rollouts` were already generated for the next steps, as JSON lines."""
     from safetensors.torch import save_file
 
-    final = folder / f"step-{snapshot.state['step']:06d}"
+    final = folder / f"step-{state['step']:06d}"
     temporary = folder / f"{final.name}{WRITING}"
     _delete_folder(temporary)
     try:
         temporary.mkdir(parents=True)
         with unwrap_os_error():
-            snapshot.save_model(temporary)
-            if snapshot.save_shards:
-                snapshot.save_shards(temporary)
+            save_model(temporary)
+            if save_shards:
+                save_shards(temporary)
             else:
-                save_file(snapshot.learner, temporary / LEARNER)
-        (temporary / STATE).write_text(json.dumps(snapshot.state, indent=1) + "\n")
-        if snapshot.next_rollouts:
-            (temporary / NEXT_ROLLOUTS).write_bytes(snapshot.next_rollouts)
+                save_file(learner, temporary / LEARNER)
+        (temporary / STATE).write_text(json.dumps(state, indent=1) + "\n")
+        if next_rollouts:
+            (temporary / NEXT_ROLLOUTS).write_bytes(next_rollouts)
         write_checksums(temporary)
-        _compare_with_snapshot(temporary, snapshot)
+        _read_back(temporary, state, {MODEL: weights, LEARNER: {} if save_shards else learner})
     except BaseException:
         _delete_folder(temporary)  # a full disk needs the space
         raise
@@ -114,12 +110,13 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
     return inspect_checkpoint(final, verify=False)
 
 
-def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
+def _read_back(
+    path: Path, state: Mapping[str, Any], expected: Mapping[str, Mapping[str, Tensor]]
+) -> None:
     """Raise unless the checkpoint reads back with the same state and the same tensors, one by one."""
     problems = list(verify_checkpoint(path))
-    if not problems and read_state(path) != json.loads(json.dumps(snapshot.state)):
+    if not problems and read_state(path) != json.loads(json.dumps(state)):
         problems.append(f"{STATE} differs")
-    expected = {MODEL: snapshot.weights, LEARNER: {} if snapshot.save_shards else snapshot.learner}
     for file, tensors in expected.items():
         if tensors and not problems:
             problems += _compare_tensors(path / file, tensors)

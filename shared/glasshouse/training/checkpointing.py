@@ -20,7 +20,7 @@ from glasshouse.models.policy import Policy, save_policy
 from glasshouse.models.sources import Sources, find_changes, source_commit
 from glasshouse.rollout.collector import Group, Pending, grade_groups
 from glasshouse.runs import checkpoints, verify
-from glasshouse.runs.checkpoints import END_OF_TRAINING, NEXT_ROLLOUTS, Checkpoint, Snapshot
+from glasshouse.runs.checkpoints import END_OF_TRAINING, NEXT_ROLLOUTS, Checkpoint
 from glasshouse.runs.rows import decode_rows, encode_rows, from_row, to_row
 from glasshouse.runs.run_directory import (
     RunDirectory,
@@ -68,22 +68,24 @@ LARGE_REWARD_INTERVAL = 10
 """`checkpoints.reward_interval` of large models."""
 
 
-def make_snapshot(
+def save_checkpoint(
+    folder: Path,
+    state: dict[str, Any],
     policy: Policy,
     learner: LearnerState,
-    state: dict[str, Any],
     *,
     merge_adapters: bool = True,
     next_rollouts: bytes = b"",
-) -> Snapshot:
-    """Return the content of a checkpoint: of a run, or of supervised training."""
+) -> Checkpoint:
+    """Write a checkpoint of a run, or of supervised training."""
     has_adapters = hasattr(policy.model, "peft_config")
-    return Snapshot(
-        state=state,
+    return checkpoints.write_checkpoint(
+        folder,
+        state,
         weights={} if has_adapters else {n: w.cpu() for n, w in policy.weights().items()},
         learner=learner.tensors,
-        save_shards=learner.save_shards,
         save_model=partial(save_policy, policy, merge_adapters=merge_adapters),
+        save_shards=learner.save_shards,
         next_rollouts=next_rollouts,
     )
 
@@ -145,15 +147,16 @@ class CheckpointManager:
         }
         in_flight = [grade_groups(p, self.config.reward) for p in progress.in_flight]
         rollouts = [r for groups in in_flight for group in groups for r in group]
-        snapshot = make_snapshot(
+        next_rollouts = encode_rows(map(to_row, rollouts))
+        started = time.perf_counter()
+        checkpoint = save_checkpoint(
+            self.directory.checkpoints,
+            state,
             self.policy,
             learner,
-            state,
             merge_adapters=self.config.checkpoints.merge_adapters,
-            next_rollouts=encode_rows(map(to_row, rollouts)),
+            next_rollouts=next_rollouts,
         )
-        started = time.perf_counter()
-        checkpoint = checkpoints.write_checkpoint(self.directory.checkpoints, snapshot)
         self.saved_step = progress.step
         self._log_save(checkpoint, time.perf_counter() - started)
         removed = self._prune()

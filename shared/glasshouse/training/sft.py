@@ -52,11 +52,10 @@ from glasshouse.runs.checkpoints import (
     prune_checkpoints,
     read_checkpoint,
     read_newest_state,
-    write_checkpoint,
 )
 from glasshouse.runs.run_directory import acquire_lock
 from glasshouse.terminal import make_console, terminal_safe
-from glasshouse.training.checkpointing import make_snapshot
+from glasshouse.training.checkpointing import save_checkpoint
 from glasshouse.training.interruption import ForcedStop, Interrupted, Interruption
 from glasshouse.training.model_card import make_card, measure_entry, render_card
 from glasshouse.training.recipes import Recipe, load_recipe
@@ -423,8 +422,7 @@ def share_prompts(batch: Sequence[tuple[str, TrainingSample]]) -> list[TrainingS
 
 def _save(work: Path, learner: Learner, provenance: dict[str, Any]) -> None:
     state = {"step": learner.version, "reward": None, "reason": "supervised", **provenance}
-    snapshot = make_snapshot(learner.policy, learner.state(), state)
-    write_checkpoint(work / "checkpoints", snapshot)
+    save_checkpoint(work / "checkpoints", state, learner.policy, learner.state())
     prune_checkpoints(work / "checkpoints", ("previous", "last"))
 
 
