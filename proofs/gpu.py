@@ -37,7 +37,7 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.models.devices import resolve_device, resolve_dtype
 from glasshouse.models.sources import software_versions
 from glasshouse.runs.run_directory import load_metrics
-from glasshouse.training.memory import plan_memory
+from glasshouse.training.layout import plan_run
 from glasshouse.training.run import TrainingRun
 from proofs import device_checks
 from proofs.checks import Check, run_checks
@@ -193,7 +193,7 @@ def run_vllm_proof(device: str, model: str, work: Path) -> dict[str, Any]:
 
 def estimate(config: Config) -> float:
     """What `glasshouse plan` says about the peak."""
-    [process] = plan_memory(config)
+    [process] = plan_run(config).processes
     return round(process.peak / 1e9, 3)
 
 

@@ -82,9 +82,9 @@ def main() -> int:
 def estimate(settings: list[str]) -> tuple[str, int]:
     """The phase with the peak, and its bytes."""
     from glasshouse.config.loading import load_config
-    from glasshouse.training.memory import plan_memory
+    from glasshouse.training.layout import plan_run
 
-    [process] = plan_memory(load_config([], settings))
+    [process] = plan_run(load_config([], settings)).processes
     return process.peak_phase, process.peak
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     {
         "key=value": "as for glasshouse train",
         **CONFIG,
-        "--gpu NxGB": "GPUs, as in 1x24GB, 8x80GB or 8xH100 (default: the CPU of this machine)",
+        "--gpu NxGB": "GPUs, as in 1x24GB or 8x80GB (default: the CPU of this machine)",
         "--prompt-tokens N": "length of a prompt (default: of the task's prompts; 256 without a tokenizer)",
     },
     "Reads the model's configuration and tokenizer, not its weights, so that a model of any size can be "

@@ -17,7 +17,7 @@ import torch
 
 from glasshouse.config.loading import dump_yaml, merge_layers, override_config
 from glasshouse.config.schema import Config
-from glasshouse.errors import ConfigError, did_you_mean
+from glasshouse.errors import ConfigError
 from glasshouse.models.devices import available_memory
 from glasshouse.models.policy import load_empty_model
 from glasshouse.training.memory import (
@@ -28,11 +28,6 @@ from glasshouse.training.memory import (
     measure_prompts,
 )
 
-GPUS = {
-    **{"RTX3090": 24, "RTX4090": 24, "RTX5090": 32, "L4": 24, "L40S": 48, "A40": 48},
-    **{"A100": 80, "H100": 80, "H200": 141, "B200": 180},
-}
-"""Memory in GB."""
 CONTEXT_BYTES = 1_000_000_000
 """Memory of a CUDA context and of the libraries' work space: a listed value."""
 USABLE = 0.92
@@ -56,21 +51,18 @@ class Devices:
 
     @classmethod
     def parse(cls, text: str) -> Devices:
-        """Reads `1x24GB`, `8x80GB`, `8xH100` or `RTX4090`; empty: the processor of this machine."""
+        """Reads `8x80GB`; empty: the processor of this machine."""
         if not text:
             memory = available_memory(torch.device("cpu")) or 0
             return cls(name="this machine's CPU", count=1, memory=memory, is_gpu=False)
-        pattern = r"(?:(\d{1,4})\s*[x×*])?\s*(?:(\d{1,4})\s*GB|([A-Z0-9 -]+))"
+        pattern = r"([1-9]\d{0,3})\s*[x×*]\s*([1-9]\d{0,3})\s*GB"
         match = re.fullmatch(pattern, text.strip(), re.IGNORECASE)
-        name = re.sub("[ -]", "", match[3] or "").upper() if match else ""
-        gigabytes = int(match[2]) if match and match[2] else GPUS.get(name, 0)
-        count = int(match[1] or 1) if match else 0
-        if not count or not gigabytes:
+        if not match:
             raise ConfigError(
-                f'--gpu: "{text}" is unknown. Write a number of GPUs and their memory or name, as in 1x24GB or '
-                f"8xH100.{did_you_mean(name or text, GPUS)}"
+                f'--gpu: "{text}" is unknown. Write a number of GPUs and the memory of one, as in 8x80GB.'
             )
-        return cls(name=name or f"{gigabytes} GB", count=count, memory=gigabytes * 10**9)
+        count, gigabytes = map(int, match.groups())
+        return cls(name=f"{gigabytes} GB", count=count, memory=gigabytes * 10**9)
 
     @property
     def usable_bytes(self) -> int:

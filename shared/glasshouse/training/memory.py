@@ -168,17 +168,8 @@ class ModelShape:
         return llama.is_llama_family(self.model.config) and plain
 
 
-def plan_memory(config: Config) -> list[ProcessMemory]:
-    """The memory of each kind of process of a run, without loading the model.
-
-    Example: `plan_memory(load_config(overrides={"model": "pocket"}))[0].peak`
-    """
-    shape = ModelShape(load_empty_model(config.model))
-    return estimate_memory(shape, config, measure_prompts(config))
-
-
 def estimate_memory(shape: ModelShape, config: Config, prompt: PromptLength) -> list[ProcessMemory]:
-    """The same for given prompts. Completions have `generate.max_tokens` tokens."""
+    """The memory of each kind of process of a run with such prompts. Completions have `generate.max_tokens` tokens."""
     learner = estimate_learner(shape, config, prompt)
     generator = estimate_generator(shape, config, prompt)
     if config.backend == "monarch":
