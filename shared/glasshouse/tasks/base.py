@@ -215,6 +215,18 @@ class Task(ABC, Generic[SomeOptions]):
         raise TaskError(f"{self.name}: found no wrong answer for {problem.key} in 20 guesses.")
 
 
+class OutsideTask(Task[SomeOptions]):
+    """Problems from outside: the task knows no solutions and no typical wrong answers."""
+
+    has_worked_example = False
+
+    def solve(self, problem: Problem, scratchpad: Scratchpad) -> str:
+        raise TaskError(f"{self.name} has no step-by-step solutions.")
+
+    def guess(self, problem: Problem, rng: random.Random) -> str:
+        raise TaskError(f"{self.name} has no typical wrong answers.")
+
+
 def _check_task_class(name: str, part: Any) -> None:
     """Raise with the names of what is missing if this is not a complete task class."""
     if not (isinstance(part, type) and issubclass(part, Task)):

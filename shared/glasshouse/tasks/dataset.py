@@ -21,9 +21,15 @@ from glasshouse import randomness
 from glasshouse.errors import TaskError, did_you_mean, import_extra
 from glasshouse.tables import get_field, iter_rows, list_files
 from glasshouse.tasks.answers import extract_answer, read_exactly, strip_markup
-from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, format_completion, task
+from glasshouse.tasks.base import (
+    MODES,
+    Mode,
+    OutsideTask,
+    TaskOptions,
+    format_completion,
+    task,
+)
 from glasshouse.tasks.problem_files import GoldCheck, detect_kind, normalize_question
-from glasshouse.tasks.steps import Scratchpad
 from glasshouse.tasks.streams import Split, assign_split
 from glasshouse.types import AnswerKind, ExtractionRule, Problem, Style
 
@@ -82,14 +88,13 @@ class _Draft:
 
 
 @task("dataset")
-class DatasetTask(Task[DatasetOptions]):
-    """Problems from outside. They have no typical wrong answers, and steps only if the file has solutions."""
+class DatasetTask(OutsideTask[DatasetOptions]):
+    """Problems of files. They have steps only if the file has solutions."""
 
     description: ClassVar[str] = "your own problems: a file, a folder or a dataset of the hub"
     role = "You solve a problem."
     Options = DatasetOptions
     example_options = None
-    has_worked_example = False
 
     def __init__(self, options: DatasetOptions | None = None) -> None:
         super().__init__(options)
@@ -257,12 +262,6 @@ class DatasetTask(Task[DatasetOptions]):
         if mode == "steps" and mode in self.modes:
             return format_completion([self.solutions[problem.key]], problem.gold_answer)
         return super().demonstrate(problem, mode, rng)
-
-    def solve(self, problem: Problem, scratchpad: Scratchpad) -> str:
-        raise TaskError("Problems of a dataset cannot be solved step by step by the task.")
-
-    def guess(self, problem: Problem, rng: random.Random) -> str:
-        raise TaskError("Problems of a dataset have no typical wrong answers.")
 
 
 def find_columns(row: Mapping[str, Any], options: DatasetOptions, file: str) -> dict[str, str]:

@@ -21,8 +21,7 @@ from pydantic import ConfigDict
 
 from glasshouse import randomness
 from glasshouse.errors import TaskError, did_you_mean, import_extra
-from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions
-from glasshouse.tasks.steps import Scratchpad
+from glasshouse.tasks.base import MODES, Mode, OutsideTask, TaskOptions
 from glasshouse.types import AnswerKind, Problem
 
 EXCLUDED = {
@@ -58,7 +57,7 @@ class GymOptions(TaskOptions):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
-class GymTask(Task[GymOptions]):
+class GymTask(OutsideTask[GymOptions]):
     """Example: `make("gym.chain_sum", {"max_terms": 3})`."""
 
     name: str  # type: ignore[misc]  # one per dataset
@@ -67,7 +66,6 @@ class GymTask(Task[GymOptions]):
     answer_format = "<answer>"
     kind = AnswerKind.TEXT
     Options = GymOptions
-    has_worked_example = False
 
     @classmethod
     def from_name(cls, name: str, options: Mapping[str, Any]) -> Self:
@@ -148,12 +146,6 @@ class GymTask(Task[GymOptions]):
     @property
     def modes(self) -> Mapping[str, Mode]:
         return {"direct": MODES["direct"]}
-
-    def solve(self, problem: Problem, scratchpad: Scratchpad) -> str:
-        raise TaskError(f"{self.name} has no step-by-step solutions.")
-
-    def guess(self, problem: Problem, rng: random.Random) -> str:
-        raise TaskError(f"{self.name} has no typical wrong answers.")
 
 
 def _dataset_registry() -> Mapping[str, tuple[Any, Any]]:
