@@ -25,7 +25,7 @@ from glasshouse import tables as reading
 from glasshouse.cli.app import main
 from glasshouse.errors import MonitorError, RolloutFileError
 from glasshouse.measurement import file as measure_file
-from glasshouse.runs.foreign import FieldMapping, RolloutSource, iter_rows, read_rollouts
+from glasshouse.runs.foreign import FieldMapping, RolloutSource, iter_rows
 from glasshouse.runs.foreign_formats import parts_of, read_completion, split_text
 from glasshouse.runs.rows import to_row
 
@@ -288,7 +288,7 @@ def test_parquet_and_compressed_files_give_the_rows_of_json_lines(tmp_path):
 def test_rows_of_a_run_are_its_rollouts(tmp_path):
     rollouts = [replace(make_rollout(step), checkpoint=str(step)) for step in (1, 2)]
     file = write(tmp_path, [to_row(rollout) for rollout in rollouts])
-    assert list(read_rollouts(file)) == rollouts
+    assert list(RolloutSource(file).rollouts()) == rollouts
     source = RolloutSource(file, FieldMapping.parse(["label=strict"]))
     assert source.format.name == "glasshouse"
     mapped = list(source.rollouts())
@@ -302,10 +302,10 @@ def test_rows_of_a_run_are_its_rollouts(tmp_path):
 def test_odd_values_are_read_or_refused(tmp_path, column, value):
     file = write(tmp_path, [{"completion": "a", column: value}])
     if column == "group":
-        assert next(read_rollouts(file)).problem.key == "[1, 2]"
+        assert next(RolloutSource(file).rollouts()).problem.key == "[1, 2]"
     else:
         with pytest.raises(RolloutFileError, match=column):
-            list(read_rollouts(file))
+            list(RolloutSource(file).rollouts())
 
 
 # --- measures ----------------------------------------------------------------------------------------

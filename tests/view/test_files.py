@@ -92,7 +92,7 @@ def test_files_runs_and_folders_are_shown_beside_each_other(tmp_path: Path) -> N
     write_rollouts(file, 1100)  # more than a batch
     assert library.open_run("a.jsonl").poll()
     index = library.open_run("a.jsonl").open_index(budget=60)
-    assert (index.count(), index.is_complete) == (1100, True)
+    assert (index.count(), index.missing()) == (1100, [])
 
 
 def test_a_file_that_cannot_be_read_is_an_error_at_the_start_or_named_on_the_page(

@@ -468,11 +468,3 @@ def _make_rollout(
         behaviour=behaviour,
         activations=values.get("activations"),
     )
-
-
-def read_rollouts(source: Path, mapping: FieldMapping | None = None) -> Iterator[Rollout]:
-    """Yield the rollouts of a run directory or of another trainer's files.
-
-    Example: `read_rollouts(Path("completions.parquet"), FieldMapping.parse(["label=hacked"]))`
-    """
-    yield from RolloutSource(source, mapping).rollouts()

@@ -26,6 +26,7 @@ import fcntl
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -233,9 +234,14 @@ def load_events(path: Path, *names: str) -> list[Row]:
 
 
 def load_evaluations(path: Path) -> list[Row]:
-    """Load the last evaluation of each step; a resumed run may have repeated one."""
-    evaluations = {row["step"]: row for row in load_events(path, "evaluation")}
-    return [evaluations[step] for step in sorted(evaluations)]
+    """Load the last evaluation of each step."""
+    return select_evaluations(load_events(path, "evaluation"))
+
+
+def select_evaluations(events: Sequence[Row]) -> list[Row]:
+    """The last evaluation of each step among these events; a resumed run may have repeated one."""
+    by_step = {row["step"]: row for row in events if row["event"] == "evaluation" and "step" in row}
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def load_summary(path: Path) -> dict[str, Any] | None:

@@ -157,11 +157,6 @@ class RolloutIndex:
 
     # --- growing ---------------------------------------------------------------------------
 
-    @property
-    def is_complete(self) -> bool:
-        """Does the index hold exactly the frames of the run?"""
-        return self.frames.keys() == self._wanted.keys()
-
     def set_frames(self, frames: Sequence[Frame]) -> None:
         """Say which frames the run has now; others are deleted."""
         self._wanted = {frame.identity: frame for frame in frames}

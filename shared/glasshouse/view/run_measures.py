@@ -18,12 +18,6 @@ SCORES = ("pass_at_1", "accuracy", "strict", "format", "sampled_length", "length
 """Of an evaluation, beside its pass@k. Sampled accuracy is shown first, as everywhere in the project."""
 
 
-def load_evaluation_rows(events: Sequence[Row]) -> list[Row]:
-    """The last evaluation of each step: a resumed run may have repeated one."""
-    by_step = {row["step"]: row for row in events if row["event"] == "evaluation" and "step" in row}
-    return [by_step[step] for step in sorted(by_step)]
-
-
 def describe_evaluation(event: Row) -> str:
     """Example: `accuracy, sampled 0.750; accuracy, greedy 0.965`"""
     known = [(id, finite(event.get(id))) for id in SCORES[:2]]

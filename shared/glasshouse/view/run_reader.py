@@ -25,7 +25,7 @@ from glasshouse.files import read_regular_file
 from glasshouse.measurement.registry import Family
 from glasshouse.monitors.base import Monitor
 from glasshouse.runs.checkpoints import list_steps, read_newest_state
-from glasshouse.runs.monitor_results import RESULTS_FILE, read_monitor_results
+from glasshouse.runs.monitor_results import read_monitor_results
 from glasshouse.runs.rollout_log import LOG
 from glasshouse.runs.rows import Row
 from glasshouse.runs.run_directory import (
@@ -38,6 +38,7 @@ from glasshouse.runs.run_directory import (
     read_lines,
     read_run_config,
     read_summary,
+    select_evaluations,
     stamp_file,
 )
 from glasshouse.runs.verify import verify_curves, verify_rollout_log
@@ -48,7 +49,6 @@ from glasshouse.view.run_measures import (
     collect_measures,
     describe_evaluation,
     find_headlines,
-    load_evaluation_rows,
     metric_columns,
     summarize_run,
 )
@@ -61,8 +61,12 @@ TIMED_STEPS = 21
 Status = Literal["running", "finished", "interrupted", "failed", "empty"]
 PHASE_EVENTS = ("start", "resume", "end", "interrupted", "stopped", "failed", "exhausted")
 """Events that decide the status of a run."""
-NOTEBOOK, MAX_NOTEBOOK = "NOTES.md", 20_000
-PREDICTION = "prediction.json"
+WATCHED = (
+    "config.yaml", "results/summary.json", "results/monitor.json", "checkpoints", "NOTES.md", "prediction.json",
+    f"results/{LOG}",
+)  # fmt: skip
+"""What is read again when it changes, besides metrics and events."""
+MAX_NOTEBOOK = 20_000
 LOCKS_FILE = Path("/proc/locks")
 UNMARKED_EVENTS = ("audit", "prune")
 """Events that are not drawn as a mark."""
@@ -111,7 +115,7 @@ class RunReader:
     summary: dict[str, Any] | None = None
     monitor: dict[str, Any] | None = None
     problems: dict[str, str] = field(default_factory=dict)
-    """Why the configuration or the monitor results cannot be read, by file."""
+    """Why a file cannot be read, by its name."""
     verified: list[dict[str, str]] = field(default_factory=list)
     """Damage of the metrics, events, summary and rollout log, compared with each other."""
     notebook: str = ""
@@ -151,20 +155,10 @@ class RunReader:
     def refresh(self) -> bool:
         """Read what has changed; returns whether anything did."""
         changed = self.metrics.refresh() | self.events.refresh()
-        results = self.path / "results"
-        for file, load in (
-            (self.path / "config.yaml", self._load_config),
-            (results / "summary.json", self._load_summary),
-            (results / RESULTS_FILE, self._load_monitor),
-            (self.path / "checkpoints", self._load_checkpoints),
-            (self.path / NOTEBOOK, self._load_notebook),
-            (self.path / PREDICTION, self._load_prediction),
-            (results / LOG, lambda: None),  # is only verified here
-        ):
-            stamp = stamp_file(file)
-            if file.name not in self._stamps or stamp != self._stamps[file.name]:
-                self._stamps[file.name] = stamp
-                load()
+        for name in WATCHED:
+            stamp = stamp_file(self.path / name)
+            if name not in self._stamps or stamp != self._stamps[name]:
+                self._stamps[name], self.problems[name] = stamp, self._load(name)
                 changed = True
         is_active = is_being_written(self.path)
         changed |= is_active != self.is_active
@@ -193,40 +187,40 @@ class RunReader:
             self.verified = [{"file": "results", "problem": str(error), "remedy": ""}]
         return self.verified != previous
 
-    def _load_config(self) -> None:
-        self.config, self.problems["config.yaml"] = read_run_config(self.path)
-        self.config_text = dump_yaml(self.config) if self.config else ""
-        self.monitors, self.notes = make_text_monitors(self.config)
-
-    def _load_summary(self) -> None:
-        self.summary = None
-        with suppress(RunDataError):  # `_verify` says what is wrong
-            self.summary = read_summary(self.path / "results" / "summary.json")
-
-    def _load_monitor(self) -> None:
-        self.monitor, self.problems["results/monitor.json"] = None, ""
-        try:
-            self.monitor = read_monitor_results(self.path / "results")
-        except RunDataError:
-            self.problems["results/monitor.json"] = "is damaged"
-
-    def _load_checkpoints(self) -> None:
-        self.checkpoints = list_steps(self.path / "checkpoints")
-        self.versions = read_versions(self.path)
-
-    def _load_notebook(self) -> None:
-        self.notebook = ""
-        with suppress(OSError, ValueError):  # there is none, or it is no text
-            self.notebook = read_regular_file(self.path / NOTEBOOK).decode()[:MAX_NOTEBOOK]
-
-    def _load_prediction(self) -> None:
-        self.prediction, self.problems[PREDICTION] = None, ""
-        try:
-            self.prediction = read_prediction(read_regular_file(self.path / PREDICTION))
-        except OSError:
-            pass  # there is none
-        except (ValueError, KeyError, TypeError, StopIteration):
-            self.problems[PREDICTION] = "is damaged"
+    def _load(self, name: str) -> str:
+        """Read one of the files again; returns why it cannot be used. `_verify` says it of the summary and the log."""
+        file = self.path / name
+        match name:
+            case "config.yaml":
+                self.config, problem = read_run_config(self.path)
+                self.config_text = dump_yaml(self.config) if self.config else ""
+                self.monitors, self.notes = make_text_monitors(self.config)
+                return problem
+            case "results/summary.json":
+                self.summary = None
+                with suppress(RunDataError):
+                    self.summary = read_summary(file)
+            case "results/monitor.json":
+                self.monitor = None
+                try:
+                    self.monitor = read_monitor_results(file.parent)
+                except RunDataError:
+                    return "is damaged"
+            case "checkpoints":
+                self.checkpoints, self.versions = list_steps(file), read_versions(self.path)
+            case "NOTES.md":
+                self.notebook = ""
+                with suppress(OSError, ValueError):  # there is none, or it is no text
+                    self.notebook = read_regular_file(file).decode()[:MAX_NOTEBOOK]
+            case "prediction.json":
+                self.prediction = None
+                try:
+                    self.prediction = read_prediction(read_regular_file(file))
+                except OSError:  # there is none
+                    pass
+                except (ValueError, KeyError, TypeError, StopIteration):
+                    return "is damaged"
+        return ""
 
     # --- what the page shows ---------------------------------------------------------------
 
@@ -240,11 +234,11 @@ class RunReader:
 
     def measures(self) -> dict[str, dict[str, Any]]:
         """Of its evaluations and of `glasshouse monitor`."""
-        return collect_measures(load_evaluation_rows(self.events.rows), self.monitor)
+        return collect_measures(select_evaluations(self.events.rows), self.monitor)
 
     def describe(self) -> dict[str, Any]:
         """Everything about the run."""
-        steps = whole_number(get_field(self.config, "steps"))
+        steps = int(get_field(self.config, "steps", 0))
         left = seconds_left(self.metrics.rows, steps) if self.status == "running" else None
         measures = self.measures()
         named = describe_run(self.location, self.config)
@@ -307,9 +301,9 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
     except RunDataError as error:
         damage.append(str(error))
     timings = [row.get("timing") or {} for row in rows[-1:]]
-    steps = whole_number(get_field(config, "steps"))
+    steps = int(get_field(config, "steps", 0))
     status = find_status(events, summary, is_being_written(path))
-    measures = collect_measures(load_evaluation_rows(events), monitor)
+    measures = collect_measures(select_evaluations(events), monitor)
     accuracy, monitorability = find_headlines(measures)
     return {
         **describe_run(location, config),
@@ -346,11 +340,6 @@ def read_prediction(content: bytes) -> dict[str, Any]:
         "horizon": int(found["horizon"]),
         "curves": {name: curves[name] for name in ("reliance", "undetected_use")},
     }
-
-
-def whole_number(value: Any) -> int:
-    """0 for what is not a number of steps: a file may hold anything."""
-    return value if isinstance(value, int) else 0
 
 
 # --- status ----------------------------------------------------------------------------------

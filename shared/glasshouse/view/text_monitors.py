@@ -31,7 +31,7 @@ def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[s
     problems: list[str] = []
     inner = name
     try:
-        task = make_task(name, get_field(config, "task.options", {}) or {})
+        task = make_task(name, get_field(config, "task.options", {}))
         if isinstance(task, Organism):
             inner = task.options.inner_task
             monitors += [
@@ -44,13 +44,9 @@ def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[s
         else:
             reason = describe_error(error)
         problems.append(f"The monitors of the task {name!r} are not applied: {reason}.")
-    settings = get_field(config, "evaluate.monitors", {}) or {}
-    if not isinstance(settings, Mapping):
-        problems.append("evaluate.monitors is not applied: it does not hold names and options.")
-        settings = {}
-    for monitor, options in settings.items():
+    for monitor, options in get_field(config, "evaluate.monitors", {}).items():
         try:
-            monitors.append(make_monitor(str(monitor), options))
+            monitors.append(make_monitor(monitor, options))
         except UNUSABLE as error:
             problems.append(f"evaluate.monitors.{monitor} is not applied: {describe_error(error)}.")
     if find_step_check(inner) and get_field(config, "task.style", "cot") == "cot":

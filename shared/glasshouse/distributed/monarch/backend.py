@@ -48,10 +48,6 @@ from glasshouse.rollout.collector import Chunk
 from glasshouse.types import SamplingParams
 
 
-def ignore_event(kind: str, **details: Any) -> None:
-    """An `EventSink` that drops everything."""
-
-
 class MonarchBackend:
     """Implements `Backend`.
 
@@ -62,7 +58,7 @@ class MonarchBackend:
         self,
         policy: Policy,
         config: Config,
-        event: EventSink = ignore_event,
+        event: EventSink = lambda kind, **details: None,
         hosts: HostPool | None = None,
     ) -> None:
         """Generators run on the `hosts`, without any on this one; the learner always runs on this one."""
