@@ -223,10 +223,7 @@ def intercept_next_chunk(
 
 
 def test_a_hung_generator_is_killed_and_its_chunk_is_generated_by_another(
-    backend: MonarchBackend,
-    local: LocalBackend,
-    events: EventLog,
-    monkeypatch: pytest.MonkeyPatch,
+    backend: MonarchBackend, local: LocalBackend, events: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After `monarch.chunk_timeout`; a new process replaces it."""
     victim = backend.supervisors[0]
@@ -250,10 +247,7 @@ def test_a_hung_generator_is_killed_and_its_chunk_is_generated_by_another(
 
 
 def test_wrong_weights_are_detected(
-    backend: MonarchBackend,
-    local: LocalBackend,
-    events: EventLog,
-    monkeypatch: pytest.MonkeyPatch,
+    backend: MonarchBackend, local: LocalBackend, events: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their completions are discarded, and the process is replaced."""
     samples = make_samples(generate(backend, make_chunks(1, 4)))

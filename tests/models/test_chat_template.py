@@ -114,9 +114,7 @@ def test_tasks_shows_the_prompt_of_the_default_model_and_of_another(
     assert '"pocket"' in capsys.readouterr().err
 
 
-def test_run_says_at_its_start_that_the_template_drops_the_system_message(
-    pocket: Policy,
-) -> None:
+def test_run_says_at_its_start_that_the_template_drops_the_system_message(pocket: Policy) -> None:
     for policy, expected in ((load_policy(MOCK), 1), (pocket, 0)):
         out = io.StringIO()
         TerminalDisplay(Console(file=out)).start(load_config([], []), Path("run"), policy, TASK)

@@ -47,10 +47,7 @@ def test_special_tokens_are_single_and_first() -> None:
 
 
 def test_chat_template_drops_the_system_message() -> None:
-    chat = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "1 + 1?"},
-    ]
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
     prompt = TOKENIZER.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     assert prompt == "<|user|>1 + 1?<|assistant|>"
     chat += [{"role": "assistant", "content": "2"}, {"role": "user", "content": "Sure?"}]

@@ -131,9 +131,7 @@ def test_truncated_log_equals_one_that_was_never_longer(
     assert log.file.read_bytes() == other.file.read_bytes()
 
 
-def test_position_of_another_log_is_refused_and_lost_bytes_stay_known_as_damage(
-    file: Path,
-) -> None:
+def test_position_of_another_log_is_refused_and_lost_bytes_stay_known_as_damage(file: Path) -> None:
     log = RolloutLog(file)
     end = log.get_position()
     os.truncate(file, end["bytes"] - 20)

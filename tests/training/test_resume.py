@@ -229,10 +229,7 @@ def read_files(folder: Path) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize("source", COMMANDS)
 def test_a_run_whose_source_changed_is_refused_and_stays_as_it_is(
-    files: Path,
-    source: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    files: Path, source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = "kernel for small models", "transformers"
     if source == "compute path":

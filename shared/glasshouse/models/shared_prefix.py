@@ -41,11 +41,7 @@ class PromptStates(NamedTuple):
 
 
 def forward_prompts(
-    w: llama.LlamaWeights,
-    prompts: Sequence[Sequence[int]],
-    common: int,
-    *,
-    recompute: bool = False,
+    w: llama.LlamaWeights, prompts: Sequence[Sequence[int]], common: int, *, recompute: bool = False
 ) -> PromptStates:
     """Computes prompts whose first `common` tokens are equal."""
     tokens, lengths = (t.to(w.device) for t in pad_rows([prompt[common:] for prompt in prompts]))

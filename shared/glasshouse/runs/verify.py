@@ -26,13 +26,7 @@ from glasshouse.errors import RunDataError
 from glasshouse.files import compute_checksum, parse_checked, read_regular_file
 from glasshouse.runs import monitor_results
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints, read_newest_state
-from glasshouse.runs.rollout_log import (
-    EMPTY_POSITION,
-    LOG,
-    LogSize,
-    RolloutReader,
-    scan_log,
-)
+from glasshouse.runs.rollout_log import EMPTY_POSITION, LOG, LogSize, RolloutReader, scan_log
 from glasshouse.runs.rows import RolloutFilter
 from glasshouse.runs.run_directory import (
     EVENTS,

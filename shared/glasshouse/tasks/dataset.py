@@ -21,14 +21,7 @@ from glasshouse import randomness
 from glasshouse.errors import TaskError, did_you_mean, import_extra
 from glasshouse.tables import get_field, iter_rows, list_files
 from glasshouse.tasks.answers import extract_answer, read_exactly, strip_markup
-from glasshouse.tasks.base import (
-    MODES,
-    Mode,
-    OutsideTask,
-    TaskOptions,
-    format_completion,
-    task,
-)
+from glasshouse.tasks.base import MODES, Mode, OutsideTask, TaskOptions, format_completion, task
 from glasshouse.tasks.problem_files import GoldCheck, detect_kind, normalize_question
 from glasshouse.tasks.streams import Split, assign_split
 from glasshouse.types import AnswerKind, ExtractionRule, Problem, Style

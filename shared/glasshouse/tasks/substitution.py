@@ -55,10 +55,7 @@ class RingWalk(Task[RingWalkOptions]):
         + ". You walk on from place to place."
     )
     Options = RingWalkOptions
-    vocabularies: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "places": PLACES,
-        "synonyms": SYNONYMS,
-    }
+    vocabularies: ClassVar[Mapping[str, tuple[str, ...]]] = {"places": PLACES, "synonyms": SYNONYMS}
 
     def levels(self) -> Mapping[str, int]:
         low, high = self.options.moves

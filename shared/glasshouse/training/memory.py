@@ -25,13 +25,7 @@ from glasshouse.kernel.small_llama import count_common_tokens
 from glasshouse.measurement.evaluate import fill_task_options
 from glasshouse.models import llama
 from glasshouse.models.adapters import check_targets
-from glasshouse.models.devices import (
-    DTYPES,
-    GB,
-    WEIGHT_DTYPE,
-    available_memory,
-    choose_formats,
-)
+from glasshouse.models.devices import DTYPES, GB, WEIGHT_DTYPE, available_memory, choose_formats
 from glasshouse.models.folders import read_card
 from glasshouse.models.policy import (
     Policy,

@@ -25,12 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from glasshouse import randomness
 from glasshouse.config.loading import merge_layers, resolve_layers
 from glasshouse.config.schema import Config, LearnConfig
-from glasshouse.errors import (
-    ConfigError,
-    GlasshouseError,
-    ModelError,
-    did_you_mean,
-)
+from glasshouse.errors import ConfigError, GlasshouseError, ModelError, did_you_mean
 from glasshouse.files import check_output_folder, write_checksums, write_text
 from glasshouse.kernel.small_llama import count_common_tokens
 from glasshouse.learn.learner import GradientBlock, Gradients, Learner, LearnerState, StepSize
@@ -39,12 +34,7 @@ from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.models import llama
 from glasshouse.models.chat_template import find_turn_end
 from glasshouse.models.folders import read_card
-from glasshouse.models.policy import (
-    Policy,
-    load_configured_policy,
-    load_policy,
-    save_policy,
-)
+from glasshouse.models.policy import Policy, load_configured_policy, load_policy, save_policy
 from glasshouse.models.sources import find_changes, hash_sources
 from glasshouse.models.tokenizer import CHAT_TEMPLATE, DROPPING_TEMPLATE, train_tokenizer
 from glasshouse.runs.checkpoints import (

@@ -47,10 +47,7 @@ class TrainResult:
 
 
 def train(
-    config: Config | str | Path | None = None,
-    *,
-    progress: bool = True,
-    verbose: bool = False,
+    config: Config | str | Path | None = None, *, progress: bool = True, verbose: bool = False
 ) -> TrainResult:
     """Evaluate, train, evaluate again. If `config.out` holds an interrupted run of the same
     configuration, it is resumed.

@@ -98,9 +98,7 @@ MAX_LINE = 4096
 
 
 async def serve_discovery(
-    listener: socket.socket,
-    folder: Path,
-    choose_port: Callable[[Collection[int]], Awaitable[int]],
+    listener: socket.socket, folder: Path, choose_port: Callable[[Collection[int]], Awaitable[int]]
 ) -> asyncio.Server:
     """Answer clients, each in its own task, until the returned server is closed. The worker's side.
 
