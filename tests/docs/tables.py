@@ -17,6 +17,7 @@ EXPERIMENTS = {
     "digits.reinforce": "training/digits.reinforce/results",
     "interleave.grpo": "training/interleave.grpo/results",
     "monitorability.grpo": "training/monitorability.grpo/results",
+    "positive_control.grpo": "training/positive_control.grpo/results",
     "products": "training/positive_control.grpo/results_products",
     "smollm2": "training/smollm2.grpo/results",
     "gemma3": "training/smollm2.grpo/results_gemma3",
@@ -146,12 +147,6 @@ def published(study: str, question: int) -> list[float]:
 def holm_p(study: str, question: int) -> float:
     """The corrected p of a question (from 1) in the published analysis."""
     return float(_analysis(study)["questions"][question - 1]["effect"]["p_holm"])
-
-
-def extreme_holm_p(study: str) -> list[float]:
-    """The smallest and the largest corrected p of all questions."""
-    p_values = [question["effect"]["p_holm"] for question in _analysis(study)["questions"]]
-    return [min(p_values), max(p_values)]
 
 
 def p_value(values: Sequence[float]) -> float:
