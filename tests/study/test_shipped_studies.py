@@ -21,7 +21,7 @@ from glasshouse.study.evaluations import keep_rollouts
 from glasshouse.study.figures import plan_figures
 from glasshouse.study.report import render_study
 from glasshouse.study.runner import plan_runs
-from glasshouse.study.spec import START, Study, load_study, study_name
+from glasshouse.study.spec import Study, load_study, study_name
 from glasshouse.study.table import Table, collect_values, to_rows
 from glasshouse.tasks.base import make_task
 from glasshouse.training.build import validate_config
@@ -50,16 +50,11 @@ SMALL = [
 
 
 def make_tiny_study(file: Path) -> Study:
-    """The arm of the first question and its reference or null arm; two seeds in one of the studies,
-    so that it has pairs."""
-    study = load_study(file)
-    question = study.questions[0]
-    reference = study.reference_of(question)
-    arms = [question.arm, study.null_arm if reference == START else reference]
-    question_steps = [q.at for q in study.questions if isinstance(q.at, int)]
+    """Two seeds in one of the studies, so that it has pairs."""
+    question_steps = [q.at for q in load_study(file).questions if isinstance(q.at, int)]
     steps = [f"steps={max(question_steps, default=2)}"]
     steps += [f"evaluate.every={min(question_steps, default=2)}"]
-    return load_study(file, [*SMALL, *steps]).subset(arms, 2 if file == STUDIES[0] else 1)
+    return load_study(file, [*SMALL, *steps], seeds=2 if file == STUDIES[0] else 1)
 
 
 @pytest.fixture(scope="module")

@@ -80,17 +80,11 @@ def test_command_line_overrides_apply_before_the_arms(file: Path) -> None:
             load_study(file, [wrong])
 
 
-def test_a_subset_keeps_the_questions_that_it_can_answer(file: Path) -> None:
+def test_another_number_of_seeds_begins_with_the_same_ones(file: Path) -> None:
     study = load_study(file)
-    subset = study.subset(["kl", "outcome"], 2)
-    assert list(subset.arms) == ["outcome", "kl"]
-    assert len(subset.questions) == 2
-    assert subset.null_arm is None
-    assert subset.seeds == (0, 1)
-    assert study.subset(["kl"]).questions == ()
-    assert subset.run_config("kl", 1) == study.run_config("kl", 1)
-    with pytest.raises(ConfigError, match=r'"kll".*"kl"'):
-        study.subset(["kll"])
+    assert study.with_seeds(2).seeds == (0, 1)
+    assert study.with_seeds(5).seeds == (0, 1, 2, 3, 4)
+    assert study.with_seeds(2).run_config("kl", 1) == study.run_config("kl", 1)
 
 
 def test_differences_between_runs_are_named_and_more_arms_or_seeds_are_none(file: Path) -> None:
@@ -144,7 +138,7 @@ def test_a_question_about_two_measures_takes_no_other_arm() -> None:
     tree = parse_yaml(STUDY)
     question = {"ask": "?", "measure": "a", "against_measure": "b", "arm": "kl", "expect": "rises"}
     study = parse_study({**tree, "questions": [question]}, "s")
-    assert study.subset(["kl"]).questions[0].against_measure == "b"
+    assert study.reference_of(study.questions[0]) == "kl"
     with pytest.raises(ConfigError, match="`against_measure`"):
         parse_study({**tree, "questions": [{**question, "against": "start"}]}, "s")
 
@@ -158,8 +152,8 @@ def test_a_null_arm_with_other_prompts_is_refused(file: Path) -> None:
     with pytest.raises(ConfigError, match=r'questions.0: the null arm "random".*null_arm: none'):
         load_study(file)
     file.write_text(other.replace("expect:", "null_arm: none, expect:"))
-    for study in (load_study(file), load_study(file).subset(["kl", "outcome", "random"])):
-        assert [study.null_arm_of(question) for question in study.questions] == [None, None]
+    study = load_study(file)
+    assert [study.null_arm_of(question) for question in study.questions] == [None, None]
 
 
 def test_eight_seeds_see_an_effect_of_1_2_deviations_and_fewer_than_six_see_nothing() -> None:

@@ -80,7 +80,6 @@ def _freeze(args: argparse.Namespace) -> None:
         "--seeds N": "seeds per arm (default as in the study)",
         "--jobs N = 2": "parallel runs",
         "--out FOLDER": "default: runs/studies/<name of the study>",
-        "--arms A,B": {"default": None, "help": "only these arms"},
         "--check FILE": "compare the rows of this study's arms and seeds byte by byte with this table; exit code 1 "
         "if they differ, 3 if torch computed one of them on another CPU and all verdicts are equal",
         "--continue FILE": "take the runs of this published table that have the same configuration and model, and "
@@ -109,8 +108,7 @@ def _study(args: argparse.Namespace) -> int:
     from glasshouse.study.table import Table
 
     file = Path(args.study)
-    arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
-    study = load_study(file, args.overrides, arms=arms, seeds=args.seeds)
+    study = load_study(file, args.overrides, seeds=args.seeds)
     out = Path(args.out) if args.out else default_folder(file)
     # read it first: it may be the file that this study overwrites
     committed = Table.load(Path(args.check)) if args.check else None

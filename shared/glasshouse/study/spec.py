@@ -267,32 +267,12 @@ class Study(Section):
         unfinished study contains complete pairs."""
         return ((arm, seed) for seed in self.seeds for arm in self.arms)
 
-    def subset(self, arms: Sequence[str] | None = None, seeds: int | None = None) -> Study:
-        """The study with only these arms and this many seeds, without questions about other arms. More
-        seeds than it has: the numbers that follow."""
-        for arm in arms or ():
-            if arm not in self.arms:
-                raise ConfigError(f'The study has no arm "{arm}".{did_you_mean(arm, self.arms)}')
-        if seeds is not None and seeds < 1:
-            raise ConfigError(f'"seeds" is {seeds}: {SEEDS_HELP}')
-        chosen = [arm for arm in self.arms if arms is None or arm in arms]
-        questions = [
-            question.model_dump()
-            | {"against": "" if question.against_measure else self.reference_of(question)}
-            | {"null_arm": question.null_arm if question.null_arm in (*chosen, NO_NULL_ARM) else ""}
-            for question in self.questions
-            if {question.arm, self.reference_of(question)} <= {*chosen, START}
-        ]
-        following = range(self.seeds[-1] + 1, self.seeds[-1] + 1 + (seeds or 0))
-        tree = self.model_dump() | {
-            "arms": {arm: self.arms[arm] for arm in chosen},
-            "prepare": {arm: own for arm, own in self.prepare.items() if arm in chosen},
-            "control": self.control if self.control in chosen else "",
-            "null_arm": self.null_arm if self.null_arm in chosen else None,
-            "questions": questions,
-            "seeds": self.seeds if seeds is None else [*self.seeds, *following][:seeds],
-        }
-        return parse_study(tree, "the study")
+    def with_seeds(self, count: int) -> Study:
+        """The study with this many seeds. More than it has: the numbers that follow."""
+        if count < 1:
+            raise ConfigError(f'"seeds" is {count}: {SEEDS_HELP}')
+        following = range(self.seeds[-1] + 1, self.seeds[-1] + 1 + count)
+        return self.model_copy(update={"seeds": (*self.seeds, *following)[:count]})
 
     def run_differences(self, other: Study) -> list[str]:
         """What makes the runs of two studies different. More seeds or arms do not."""
@@ -322,14 +302,10 @@ def study_name(file: Path) -> str:
 
 
 def load_study(
-    file: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    arms: Sequence[str] | None = None,
-    seeds: int | None = None,
+    file: str | Path, overrides: Sequence[str] = (), *, seeds: int | None = None
 ) -> Study:
-    """Read a study file, all of it or some arms and seeds. Overrides apply to its `config`; what an arm
-    sets takes precedence.
+    """Read a study file, with another number of seeds if given. Overrides apply to its `config`; what an
+    arm sets takes precedence.
 
     Example: `load_study("training/digits.reinforce/study.yaml", ["steps=4"], seeds=2)`
     """
@@ -352,7 +328,7 @@ def load_study(
                 f'"{question.arm}" (their task differs), so their changes are not comparable. Give the '
                 f"question a null arm with the same task, or `null_arm: {NO_NULL_ARM}`."
             )
-    return study if arms is None and seeds is None else study.subset(arms, seeds)
+    return study if seeds is None else study.with_seeds(seeds)
 
 
 def parse_study(tree: Mapping[str, Any], where: str) -> Study:
