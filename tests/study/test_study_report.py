@@ -13,7 +13,7 @@ from tests.view.browser import CHROMIUM, RequestRecorder, hostile_text, open_in_
 from tests.view.test_report import read_data
 
 from glasshouse.study.analysis import Analysis, analyse_study
-from glasshouse.study.figures import LIGHT_COLOURS, plan_figures, plot_curve, spread_labels
+from glasshouse.study.figures import COLOURS, plan_figures, plot_curve, spread_labels
 from glasshouse.study.report import (
     print_study,
     question_cells,
@@ -49,7 +49,7 @@ def test_all_files_are_written_and_reproducible(tmp_path: Path) -> None:
     for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
     svg = (tmp_path / "a" / "results" / "figures" / "effects.svg").read_text()
-    assert LIGHT_COLOURS[0] in svg
+    assert COLOURS[0] in svg
 
 
 @pytest.mark.parametrize("width", [80, 170])
@@ -91,7 +91,7 @@ def test_a_study_with_gaps_or_without_questions_has_a_page() -> None:
 
 
 def test_effects_have_a_dot_per_seed_and_bands_stay_within_bounds(analysis: Analysis) -> None:
-    axis = plan_figures(analysis)["effects"][1](LIGHT_COLOURS).axes[0]
+    axis = plan_figures(analysis)["effects"][1]().axes[0]
     drawn = [tuple(line.get_xdata()) for line in axis.lines]
     for answer in analysis.answers:
         differences = answer.effect.differences

@@ -21,7 +21,7 @@ from glasshouse.view import figures
 if TYPE_CHECKING:
     from glasshouse.study.runner import StudyResult
 
-LIGHT_COLOURS = (
+COLOURS = (
     "#1b6b4c", "#c2562d", "#3a5fa8", "#8a5aa3", "#a3841f", "#4f8a99", "#b8336a", "#5c5c5c", "#7fa650", "#6b3e26",
 )  # fmt: skip
 """Colours of lines."""
@@ -36,13 +36,10 @@ SEED_GAP = 0.13
 MAX_TITLE = 72
 """Longest line of a panel's title, in characters."""
 
-DrawFigure = Callable[[Sequence[str]], Any]
-"""Takes line colours, returns a matplotlib figure."""
 
-
-def plan_figures(analysis: Analysis) -> dict[str, tuple[str, DrawFigure]]:
-    """By file name: a description of the figure, and a function that draws it."""
-    planned: dict[str, tuple[str, DrawFigure]] = {}
+def plan_figures(analysis: Analysis) -> dict[str, tuple[str, Callable[[], Any]]]:
+    """By file name: a description of the figure, and a function that draws it with matplotlib."""
+    planned: dict[str, tuple[str, Callable[[], Any]]] = {}
     bounded = [answer for answer in analysis.answers if lookup(answer.question.measure).bounds]
     if bounded:
         description = "Effects with their 95 % intervals, nulls and ceilings"
@@ -58,8 +55,7 @@ def plan_figures(analysis: Analysis) -> dict[str, tuple[str, DrawFigure]]:
 
 def plot_study(result: StudyResult) -> dict[str, Any]:
     """The figures of a study by name, as matplotlib figures: effects, and a curve per measure."""
-    planned = plan_figures(result.analysis)
-    return {name: draw(LIGHT_COLOURS) for name, (_, draw) in planned.items()}
+    return {name: draw() for name, (_, draw) in plan_figures(result.analysis).items()}
 
 
 def save_figures(analysis: Analysis, folder: Path) -> None:
@@ -70,9 +66,7 @@ def save_figures(analysis: Analysis, folder: Path) -> None:
         out = io.BytesIO()
         # without a date and with fixed ids the bytes are reproducible
         with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-            draw(LIGHT_COLOURS).savefig(
-                out, format="svg", facecolor="white", metadata={"Date": None}
-            )
+            draw().savefig(out, format="svg", facecolor="white", metadata={"Date": None})
         write_bytes(folder / f"{name}.svg", out.getvalue())
 
 
@@ -89,7 +83,7 @@ def _new_panel(title: str, description: str, size: tuple[float, float]) -> tuple
 # --- curves ----------------------------------------------------------------------------------
 
 
-def _draw_curves(analysis: Analysis, measure: str, colours: Sequence[str]) -> Any:
+def _draw_curves(analysis: Analysis, measure: str) -> Any:
     curves = [curve for curve in analysis.curves if curve.measure == measure]
     description = analysis.study.measures[measure]
     figure, axis = _new_panel(name_measure(measure), description, (4.9, 3.0))
@@ -98,8 +92,7 @@ def _draw_curves(analysis: Analysis, measure: str, colours: Sequence[str]) -> An
     labels = []
     for curve in curves:
         index = analysis.arms.index(curve.arm)
-        colour = colours[index % len(colours)]
-        marker = MARKERS[index % len(MARKERS)]
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         rows = list(zip(curve.mean, curve.low, curve.high, strict=True))
         plot_curve(axis, curve.steps, rows, lookup(measure).bounds, colour, marker)
         x = curve.steps[-1] + shift * (index + 1.5)
@@ -177,7 +170,7 @@ def spread_labels(values: Sequence[float], gap: float, bottom: float, top: float
 # --- effects ---------------------------------------------------------------------------------
 
 
-def _draw_effects(answers: Sequence[Answer], colours: Sequence[str]) -> Any:
+def _draw_effects(answers: Sequence[Answer]) -> Any:
     """One row per question about a bounded measure; filled markers are shown effects."""
     figure, axis = _new_panel(
         "effects",
@@ -188,7 +181,7 @@ def _draw_effects(answers: Sequence[Answer], colours: Sequence[str]) -> Any:
     for row, answer in enumerate(answers):
         margin, heights = answer.question.margin, [-row - 0.2, -row + 0.2]
         is_shown = answer.verdict in (Verdict.SHOWN, Verdict.OPPOSITE)
-        colour = colours[1 if answer.verdict is Verdict.OPPOSITE else 0]
+        colour = COLOURS[answer.verdict is Verdict.OPPOSITE]
         _plot_effect(axis, answer.effect, -row, colour, filled=is_shown)
         if answer.null:
             _plot_effect(axis, answer.null, -row - 0.32, figures.INK, filled=False, alpha=0.45)

@@ -3,9 +3,7 @@ published as a README. Everything on it follows from the table: it is never edit
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from textwrap import indent
 
@@ -96,18 +94,9 @@ def publish_study(analysis: Analysis, table: Table, out: Path, folder: Path, com
 
 
 def render_report(analysis: Analysis) -> str:
-    """The page as one self-contained HTML file, with the study file and the versions to repeat it."""
-    names = ("glasshouse", "torch", "transformers")
-    versions = ", ".join(f"{name} {version(name)}" for name in names)
-    text = f"""{render_study(analysis)}
-## How to reproduce
-
-Save the study below as study.yaml and run `glasshouse study study.yaml --out again --check table.jsonl`. With
-Python {platform.python_version()}, {versions} on the same kind of CPU, table.jsonl is identical byte for
-byte, and everything on this page follows from it.
-
-{indent(terminal_safe(dump_study(analysis.study)), "    ")}
-"""
+    """The page as one self-contained HTML file, with the study file to repeat it."""
+    study_file = indent(terminal_safe(dump_study(analysis.study)), "    ")
+    text = f"{render_study(analysis)}\n## The study file\n\n{study_file}\n"
     return render_study_page(analysis.as_dict(), text)
 
 
