@@ -65,7 +65,7 @@ def test_kept_rollouts_give_what_the_run_measured(folder: Path, tmp_path: Path) 
     study, run = load_study(folder / "study.yaml"), folder / "out" / "runs" / "kl" / "seed-700"
     kept = keep_rollouts(run, "kl", 700)
     save_rollouts(tmp_path / "rollouts.zst", kept)
-    assert load_rollouts(tmp_path / "rollouts.zst") == kept
+    assert load_rollouts(tmp_path / "rollouts.zst") == {("kl", 700): kept}
     values = {(v.step, v.measure): v for v in measure_rollouts(kept, study.run_config("kl", 700))}
     for evaluation in load_evaluations(run):
         organism = evaluation["organism"]

@@ -22,7 +22,7 @@ from glasshouse.measurement.intervals import (
 )
 from glasshouse.measurement.registry import lookup
 from glasshouse.study.spec import MIN_RANDOM_BASES, START, Question
-from glasshouse.study.table import MIN_EVENTS, SeedValues, Table
+from glasshouse.study.table import MIN_EVENTS, NumberedValues, Table
 
 NO_WIDTH = 1e-9
 """An interval narrower than this comes from equal differences, which differ by rounding at most."""
@@ -37,7 +37,7 @@ class Point:
 
     name: str
     """`step 40`, or `accuracy 0.55`."""
-    values_of: Callable[[str, str], SeedValues]
+    values_of: Callable[[str, str], NumberedValues]
     """(arm, measure) to values by seed."""
     mean_steps: Mapping[str, float] = field(default_factory=dict)
     """At equal accuracy: the step at which each arm reaches it, mean over seeds."""
@@ -48,7 +48,7 @@ class Point:
 
 
 def point_at_step(table: Table, step: int) -> Point:
-    def values_of(arm: str, measure: str) -> SeedValues:
+    def values_of(arm: str, measure: str) -> NumberedValues:
         return {seed: values.get(step) for seed, values in table.runs_of(arm, measure).items()}
 
     return Point(name=f"step {step}", values_of=values_of)
@@ -66,7 +66,7 @@ def point_at_equal_accuracy(table: Table, arms: Sequence[str]) -> Point:
         return Point(name="equal accuracy", values_of=lambda arm, measure: {}, reason=reason)
     level = (low + high) / 2
 
-    def values_of(arm: str, measure: str) -> SeedValues:
+    def values_of(arm: str, measure: str) -> NumberedValues:
         seeds = table.runs_of(arm, measure)
         return {seed: _value_at(level, table, arm, "accuracy", measure, seed) for seed in seeds}
 
@@ -90,7 +90,7 @@ def point_at_equal_kl(table: Table, point: Point, arm: str, null_arm: str) -> Po
     seed, interpolated between evaluations. Undefined in a seed in which the null arm never moves that far."""
     levels = point.values_of(arm, "kl")
 
-    def values_of(name: str, measure: str) -> SeedValues:
+    def values_of(name: str, measure: str) -> NumberedValues:
         if name != null_arm:
             return point.values_of(name, measure)
         return {

@@ -79,14 +79,17 @@ def save_rollouts(file: Path, rows: Iterable[Row]) -> None:
     write_bytes(file, compressor.compress(text.encode()))
 
 
-def load_rollouts(file: Path) -> list[Row]:
-    """Read what `save_rollouts` wrote."""
+def load_rollouts(file: Path) -> dict[tuple[str, int], list[Row]]:
+    """What `save_rollouts` wrote, by arm and seed."""
+    runs: dict[tuple[str, int], list[Row]] = {}
     try:
         reader = zstandard.ZstdDecompressor(max_window_size=2**WINDOW_LOG)
         with open(file, "rb") as opened, reader.stream_reader(opened) as stream:
-            return [json.loads(line) for line in stream.read().decode().splitlines()]
+            for row in map(json.loads, stream.read().decode().splitlines()):
+                runs.setdefault((row["study_arm"], row["seed"]), []).append(row)
     except (OSError, ValueError, zstandard.ZstdError) as error:
         raise RunDataError(f"{file} does not hold the rollouts of a study: {error}.") from None
+    return runs
 
 
 def _to_rollout(row: Mapping[str, Any]) -> Rollout:
@@ -152,12 +155,10 @@ def fit_ngrams(reserve: Sequence[Rollout], task: Organism[Any]) -> dict[str, Fit
             [rollout.problem.key for rollout, _ in chosen],
         )
 
-    names = {f"{NGRAMS}.{scope.value.replace('+', '_')}": scope for scope in SCOPES}
+    kinds = [FittedKind(name=f"{NGRAMS}.{scope.value}", scope=scope) for scope in SCOPES]
     return {
-        name: fit_monitor(
-            FittedKind(name=name, scope=scope), views(scope, True), views(scope, False)
-        )
-        for name, scope in names.items()
+        kind.name: fit_monitor(kind, views(kind.scope, True), views(kind.scope, False))
+        for kind in kinds
     }
 
 

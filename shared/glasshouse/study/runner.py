@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -26,7 +25,6 @@ from rich.text import Text
 from glasshouse.config.loading import dump_yaml
 from glasshouse.errors import ConfigError, RunError, did_you_mean
 from glasshouse.files import check_output_folder, write_text
-from glasshouse.measurement.registry import lookup
 from glasshouse.runs.run_directory import acquire_lock, is_locked, load_events
 from glasshouse.study.analysis import Analysis, analyse_study
 from glasshouse.study.evaluations import (
@@ -54,8 +52,7 @@ from glasshouse.terminal import make_console, shows_bars, terminal_safe
 class StudyProgress:
     """Without a terminal (in a pipe) only the lines are printed; on a quiet console nothing."""
 
-    def __init__(self, study: Study, console: Console) -> None:
-        self.measure = next(iter(study.measures), "")
+    def __init__(self, console: Console) -> None:
         self.last_steps: dict[str, int] = {}
         """Last step of each run, by its name."""
         self.warned: set[str] = set()
@@ -73,31 +70,22 @@ class StudyProgress:
             speed_estimate_period=600,  # runs differ in speed: estimate over several of them
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.progress.stop()
-
     def on_start(self, runs: Sequence[StudyRun], finished: int) -> None:
         self.total, self.finished = len(runs), finished
         if finished:
             self.print(f"{finished} of {len(runs)} runs are already finished.", "dim")
         steps = sum(run.config.steps for run in runs if not run.is_finished)
         self.bar = self.progress.add_task("", total=steps, line=f"{finished}/{self.total} runs")
-        self.progress.start()
 
     def on_step(self, run: StudyRun, step: int) -> None:
         self.last_steps[run.name] = max(step, self.last_steps.get(run.name, 0))
         self.progress.update(self.bar, completed=sum(self.last_steps.values()))
 
-    def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[StudyRow]) -> None:
+    def on_run_finished(self, run: StudyRun, seconds: float) -> None:
         self.finished += 1
         self.on_step(run, run.config.steps)
         self.progress.update(self.bar, line=f"{self.finished}/{self.total} runs")
-        change = _format_change(self.measure, rows) if self.measure else ""
-        about = f"({run.base}, {seconds:.0f} s)"
-        self.print(f"{self.finished:>3}/{self.total}  {run.name} {about}  {change}")
+        self.print(f"{self.finished:>3}/{self.total}  {run.name} ({run.base}, {seconds:.0f} s)")
 
     def on_warning(self, run: StudyRun, kind: str, text: str) -> None:
         """Print the first warning of each kind."""
@@ -107,15 +95,6 @@ class StudyProgress:
 
     def print(self, line: str, style: str = "") -> None:
         self.progress.console.print(Text(terminal_safe(line), style), soft_wrap=True)
-
-
-def _format_change(measure: str, rows: Sequence[StudyRow]) -> str:
-    """`reliance 0.21 → 0.35`, from the first step that has the measure to the last; empty without it."""
-    values = [row.value for row in sorted(rows) if row.measure == measure]
-    ends = [
-        "undefined" if value is None else f"{value:.2f}" for value in (*values[:1], *values[-1:])
-    ]
-    return f"{lookup(measure).label} {' → '.join(ends)}" if values else ""
 
 
 STUDY_FILE, TABLE_FILE = "study.yaml", "table.jsonl"
@@ -234,7 +213,8 @@ def train_study(
     runs = plan_runs(study, out)
     known_arms = _load_known_arms(study, out)
     console = console or Console(quiet=True)
-    with StudyProgress(study, console) as shown, ProcessPool(jobs) as pool:
+    shown = StudyProgress(console)
+    with shown.progress, ProcessPool(jobs) as pool:
         copied = find_known_runs(runs, known, shown) if known else {}
         unfinished = [run for run in runs if not run.is_finished and run.name not in copied]
         if any(run.preparation for run in unfinished):
@@ -271,12 +251,17 @@ def train_study(
                     _check_measures(study, run.arm, rows)
                     _write_run(run, Table(rows, {(run.arm, run.seed): value["record"]}), kept)
                     _prune(run, keep_all)
-                    shown.on_run_finished(run, value["seconds"], rows)
+                    shown.on_run_finished(run, value["seconds"])
             table = Table.join(_load_run(run) for run in runs)
             table.save(out / "results" / TABLE_FILE)
             files = [run.path / "results" / ROLLOUTS_FILE for run in runs]
-            if kept := [row for file in files if file.exists() for row in load_rollouts(file)]:
-                save_rollouts(out / "results" / ROLLOUTS_FILE, kept)
+            by_run = [
+                own for file in files if file.exists() for own in load_rollouts(file).values()
+            ]
+            if by_run:
+                save_rollouts(
+                    out / "results" / ROLLOUTS_FILE, [row for own in by_run for row in own]
+                )
         for kind, count in count_warnings(runs).items():
             shown.print(f"Warning in {count} of {len(runs)} runs: {kind}", "yellow")
     return table
@@ -293,9 +278,7 @@ def prepare_bases(runs: Sequence[StudyRun], shown: StudyProgress) -> None:
         shown.print(
             f"continuing {run.base} for {run.arm}: {settings.steps} supervised steps", "dim"
         )
-        recipe = (
-            folder.parent / "recipe.yaml"
-        )  # its name keys the demonstrations, the same in every arm
+        recipe = folder.parent / "recipe.yaml"  # its name keys the demonstrations: one in every arm
         recipe.parent.mkdir(parents=True, exist_ok=True)
         write_text(recipe, dump_yaml({"mixture": settings.mixture}))
         overrides = {"steps": settings.steps, "learn.learning_rate": settings.learning_rate}
@@ -310,18 +293,17 @@ def find_known_runs(
     """The rows and rollouts of a published table, by the name of the run, if its configuration and model are those of
     the study today."""
     table, rollouts = Table.load(file), file.with_name(ROLLOUTS_FILE)
-    kept: dict[tuple[str, int], list[Row]] = {}
-    for row in load_rollouts(rollouts) if rollouts.exists() else ():
-        kept.setdefault((row["study_arm"], row["seed"]), []).append(row)
-    measured, found = {(row.arm, row.seed) for row in table}, {}
+    kept = load_rollouts(rollouts) if rollouts.exists() else {}
+    measured, found, others = {(row.arm, row.seed) for row in table}, {}, 0
     for run in runs:
-        record = table.records.get((run.arm, run.seed))
-        if not run.is_finished and record and is_same_run(record, run):
-            own = table.subset([run.arm], [run.seed])
-            found[run.name] = own, kept.get((run.arm, run.seed), [])
-    others = sum(
-        (r.arm, r.seed) in measured and r.name not in found and not r.is_finished for r in runs
-    )
+        place = run.arm, run.seed
+        if run.is_finished or place not in measured:
+            continue
+        record = table.records.get(place)
+        if record and is_same_run(record, run):
+            found[run.name] = table.subset([run.arm], [run.seed]), kept.get(place, [])
+        else:
+            others += 1
     if others:
         shown.print(f"{others} runs of {file} have another configuration or model: trained again.")
     return found
@@ -372,10 +354,12 @@ def _check_measures(study: Study, arm: str, rows: Sequence[StudyRow]) -> None:
     for row in rows:
         steps.setdefault(row.measure, set()).add(row.step)
     required: list[tuple[str, str, int | None]] = [("measures", n, None) for n in study.measures]
-    for number, question in enumerate(study.questions):
-        if arm in (question.arm, study.reference_of(question)):
-            for name in filter(None, (*study.measures_of(question), question.against_measure)):
-                required.append((f"questions.{number}", name, question.at))
+    required += [
+        (f"questions.{number}", name, question.at)
+        for number, question in enumerate(study.questions)
+        if arm in (question.arm, study.reference_of(question))
+        for name in filter(None, (*study.measures_of(question), question.against_measure))
+    ]
     for where, name, at in required:
         if name not in steps:
             raise ConfigError(

@@ -33,12 +33,10 @@ MAX_DIFFERENCES = 5
 MIN_EVENTS = 10
 """A ratio over fewer events (disclosure over two uses) is not averaged."""
 
-SeedValues = Mapping[int, float | None]
-"""One value per seed; None if undefined."""
 Run = tuple[str, int]
 """Arm and seed."""
-StepValues = Mapping[int, float | None]
-"""The values of one measure of a run by step; None if undefined."""
+NumberedValues = Mapping[int, float | None]
+"""Values of a measure by step, or by seed; None if undefined."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -152,18 +150,19 @@ class Table:
         return runs
 
     @cached_property
-    def _events(self) -> dict[tuple[str, str, int], list[int]]:
-        events: dict[tuple[str, str, int], list[int]] = {}
+    def _fewest_events(self) -> dict[tuple[str, str, int], int]:
+        fewest: dict[tuple[str, str, int], int] = {}
         for row in self.rows:
             if row.n is not None:
-                events.setdefault((row.arm, row.measure, row.step), []).append(row.n)
-        return events
+                place = row.arm, row.measure, row.step
+                fewest[place] = min(row.n, fewest.get(place, row.n))
+        return fewest
 
     def fewest_events(self, arm: str, measure: str, step: int) -> int | None:
         """The events of a ratio in the run that has the fewest; None if the measure is no ratio."""
-        return min(self._events.get((arm, measure, step), ()), default=None)
+        return self._fewest_events.get((arm, measure, step))
 
-    def runs_of(self, arm: str, measure: str) -> Mapping[int, StepValues]:
+    def runs_of(self, arm: str, measure: str) -> Mapping[int, NumberedValues]:
         """By seed, the values of the measure by step; empty if no run of the arm has it."""
         return self._runs.get((arm, measure), {})
 
@@ -226,11 +225,8 @@ def to_rows(arm: str, base: str, seed: int, values: Iterable[Value]) -> Iterator
         yield StudyRow(arm=arm, seed=seed, step=step, measure=name, base=base, value=known, n=n)
 
 
-def measure_again(table: Table, rollouts: Iterable[Row], study: Study) -> Table:
+def measure_again(table: Table, by_run: Mapping[Run, Sequence[Row]], study: Study) -> Table:
     """The table with all measures of the kept rollouts computed again, also by monitors that are new in the study."""
-    by_run: dict[Run, list[Row]] = {}
-    for row in rollouts:
-        by_run.setdefault((row["study_arm"], row["seed"]), []).append(row)
     rows = {(row.arm, row.seed, row.step, row.measure): row for row in table}
     for (arm, seed), kept in by_run.items():
         if arm in study.arms and seed in study.seeds:
