@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import json
 import os
@@ -280,7 +279,8 @@ def test_parquet_and_compressed_files_give_the_rows_of_json_lines(tmp_path):
     table = arrow.Table.from_pylist(rows)
     parquet.write_table(table, tmp_path / "rollouts.parquet")
     packed = tmp_path / "rollouts.jsonl.zst"
-    packed.write_bytes(zstandard.compress(write(tmp_path, rows).read_bytes()))
+    lines = write(tmp_path, rows).read_bytes()
+    packed.write_bytes(zstandard.compress(lines[:999]) + zstandard.compress(lines[999:]))
     for source in (tmp_path / "rollouts.parquet", packed):
         assert list(iter_rows(source)) == rows
 
@@ -294,18 +294,6 @@ def test_rows_of_a_run_are_its_rollouts(tmp_path):
     mapped = list(source.rollouts())
     assert [r.text for r in mapped] == [r.text for r in rollouts]
     assert [r.behaviour for r in mapped] == [r.grade.strict for r in rollouts]
-
-
-@pytest.mark.parametrize(
-    ("column", "value"), [("reward", 10**400), ("seed", "²"), ("group", [1, 2])]
-)
-def test_odd_values_are_read_or_refused(tmp_path, column, value):
-    file = write(tmp_path, [{"completion": "a", column: value}])
-    if column == "group":
-        assert next(RolloutSource(file).rollouts()).problem.key == "[1, 2]"
-    else:
-        with pytest.raises(RolloutFileError, match=column):
-            list(RolloutSource(file).rollouts())
 
 
 # --- measures ----------------------------------------------------------------------------------------
@@ -462,36 +450,6 @@ def test_bad_mappings(tmp_path):
         glasshouse.measure(write(tmp_path, rows), monitors=["ngram"], progress=False)
 
 
-def test_bad_files(tmp_path):
-    check_error(tmp_path, tmp_path / "missing.jsonl", "does not exist")
-    check_error(tmp_path, [], "no rows")
-    for name, data in (
-        ("a.jsonl", b'{"completion": "x"}\n{"completion": '), ("b.jsonl", b"[1]\n"),
-        ("c.parquet", b"PAR1"), ("d.eval", b"PK"), ("e.jsonl.zst", b"\x28\xb5\x2f\xfd1234"),
-    ):  # fmt: skip
-        (tmp_path / name).write_bytes(data)
-        check_error(tmp_path, tmp_path / name, name)
-    (tmp_path / "f.bin").write_bytes(b"")
-    check_error(tmp_path, tmp_path / "f.bin", "f.bin", ".parquet")
-
-
-def test_a_file_that_is_cut_off_is_refused_and_not_measured_in_part(tmp_path):
-    lines = b"".join(json.dumps(row).encode() + b"\n" for row in make_rows(3000))
-    for name, data in (
-        ("a.jsonl.zst", zstandard.compress(lines)),
-        ("b.jsonl.gz", gzip.compress(lines)),
-    ):
-        (tmp_path / name).write_bytes(data)
-        assert len(list(iter_rows(tmp_path / name))) == 3000
-        (tmp_path / name).write_bytes(data[:-9])
-        check_error(tmp_path, tmp_path / name, "damaged")
-    frames = zstandard.compress(lines[: len(lines) // 2]) + zstandard.compress(
-        lines[len(lines) // 2 :]
-    )
-    (tmp_path / "a.jsonl.zst").write_bytes(frames)
-    assert len(list(iter_rows(tmp_path / "a.jsonl.zst"))) == 3000
-
-
 def test_archives_that_cannot_be_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "MAX_ROW_BYTES", 1000)
     with zipfile.ZipFile(tmp_path / "big.eval", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -510,18 +468,6 @@ def test_archives_that_cannot_be_unpacked(tmp_path, monkeypatch):
         check_error(tmp_path, tmp_path / name, name)
     os.mkfifo(tmp_path / "fifo.jsonl")
     check_error(tmp_path, tmp_path / "fifo.jsonl", "not", "regular file")
-
-
-def test_hostile_names_are_drawn_and_written(tmp_path, capsys):
-    names = ["$\\frac{", "\x1b[2J\u202e", "\ud800"]
-    rows = [{**row, "checkpoint": name} for name in names for row in make_rows(8)]
-    rows = [{**row, "group": n, "id": n} for n, row in enumerate(rows)]
-    file, out = write(tmp_path, rows), tmp_path / "out"
-    assert main(["measure", str(file), "--monitor", "rule:$\\x=x", "--out", str(out)]) == 0
-    printed = capsys.readouterr()
-    assert "\x1b" not in printed.out + printed.err
-    assert json.loads((out / "measures.json").read_text())["rollouts"] == 24
-    assert main(["measure", str(file), "--out", str(file)]) == 2
 
 
 def test_one_row_and_one_label(tmp_path, capsys):

@@ -43,6 +43,7 @@ from glasshouse.tasks.base import Task, is_organism, make_task
 from glasshouse.tasks.organisms import Organism
 from glasshouse.tasks.problem_files import read_task_problems
 from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split
+from glasshouse.terminal import count_noun
 from glasshouse.types import AnswerKind, FinishReason, Problem, Rollout, SamplingParams
 
 if TYPE_CHECKING:
@@ -244,14 +245,10 @@ def describe_shortage(config: Config, count: int) -> str:
     """Return a warning if there are fewer held-out problems than `evaluate.problems`, else an empty text."""
     if count >= config.evaluate.problems:
         return ""
-    remedy = (
-        f"{config.evaluate.file} has no more"
-        if config.evaluate.file
-        else "The task has no more with these task.options"
-    )
+    source = config.evaluate.file or "the task with these task.options"
     return (
-        f"evaluate.problems is {config.evaluate.problems:,}, but only {count:,} held-out "
-        f"{'problem is' if count == 1 else 'problems are'} available. {remedy}: intervals will be wide."
+        f"evaluate.problems is {config.evaluate.problems:,}, but {source} has only "
+        f"{count_noun(count, 'held-out problem')}: intervals will be wide."
     )
 
 

@@ -17,6 +17,7 @@ from glasshouse import randomness
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.measurement.measure import Measurement, Row
+from glasshouse.measurement.registry import SOURCES
 from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.fitted import tokens_within
 from glasshouse.registry import Registry
@@ -36,14 +37,12 @@ ANSWER_TOKENS = 32
 """Most tokens of a forced answer."""
 CHUNK_SIZE = 2048
 """Forced prefixes per call of the generator."""
-RESERVED = ("train", "interventions", "monitors", "organism", "substitution")
-"""First segments of published measure ids."""
 
 
 def _check_intervention(name: str, part: Any) -> None:
     if not callable(part):
         raise ConfigError(f'The intervention "{name}" is not a function of a checkpoint.')
-    if name in RESERVED:
+    if name in SOURCES:
         raise ConfigError(f'An intervention cannot be named "{name}"; choose another name.')
 
 
