@@ -10,7 +10,6 @@ from glasshouse import randomness
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.measurement.contamination import (
-    ContaminationCheck,
     ValidationFilter,
     describe_removed,
 )
@@ -34,7 +33,7 @@ SMALL = [
 
 def find_leaks(problems, trained):
     columns = ("task", "key", "question", "gold_answer")
-    check = ContaminationCheck(problems)
+    check = ValidationFilter(problems)
     check.scan([{"step": 1} | {name: getattr(p, name) for name in columns} for p in trained])
     return {index: leak.match for index, leak in check.leaks.items()}
 
@@ -91,7 +90,7 @@ def test_a_scan_counts_problems_and_collects_leaks():
     assert find_leaks(validation, validation[:1] * 8 + validation[1:3]) == dict.fromkeys(
         range(3), "key"
     )
-    check = ContaminationCheck(validation)
+    check = ValidationFilter(validation)
     rows = [{"step": 1} | dataclasses.asdict(validation[0])] * 8
     assert (check.scan(rows), check.last_step) == (1, 1)  # eight samples of one group
     assert check.clean_problems(9) == validation[1:]
@@ -172,7 +171,7 @@ def test_oversize_has_no_effect_without_leaks(tmp_path):
 
 def test_the_audit_finds_leaks_of_an_unchecked_run(tmp_path, leaky_file, monkeypatch, capsys):
     overrides, planted = leaky_file
-    monkeypatch.setattr(ContaminationCheck, "scan", lambda check, rows: 0)
+    monkeypatch.setattr(ValidationFilter, "scan", lambda check, rows: 0)
     train(tmp_path / "a", *overrides)
     monkeypatch.undo()
     assert main(["check", "audit", str(tmp_path / "a")]) == 1

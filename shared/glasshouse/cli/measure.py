@@ -146,7 +146,7 @@ def rollout_options(args: argparse.Namespace, cache: Path) -> dict[str, Any]:
 )
 def _measure(args: argparse.Namespace) -> None:
     from glasshouse.files import check_output_file, check_output_folder, write_json
-    from glasshouse.measurement.file import RolloutFile, measure_file
+    from glasshouse.measurement.file import RolloutFile, measure
     from glasshouse.terminal import make_console
     from glasshouse.view.measured import summarize_measures
     from glasshouse.view.report import write_report
@@ -158,7 +158,7 @@ def _measure(args: argparse.Namespace) -> None:
         check_output_file("--report", Path(args.report), [".html"])
     options = rollout_options(args, Path(args.out or ".glasshouse") / "judge")
     file = RolloutFile(args.rollouts, **options)
-    report = measure_file(file)
+    report = measure(file)
     if args.out:
         write_json(Path(args.out) / "measures.json", report.as_dict())
     if args.report:

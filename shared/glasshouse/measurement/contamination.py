@@ -7,7 +7,7 @@ A problem is contaminated if a training problem has
 - `reordered`: for problems without a canonical key (foreign files), the same words and numbers in
   another order, and the same answer.
 
-`ValidationFilter` runs before each evaluation; `audit_run` checks a run directory (`glasshouse check audit`).
+`ValidationFilter` runs before each evaluation; `audit_run` checks a run directory with it (`glasshouse check audit`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from glasshouse.runs.run_directory import load_events
 from glasshouse.tasks.problem_files import normalize_question, read_problem_file
 from glasshouse.types import Problem
 
+TRAINING_SPLITS = ("train", "discarded")
+"""Discarded groups count as training: they were not learned from, but their rewards decided which
+groups were."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leak:
@@ -40,11 +44,15 @@ class Leak:
     """The question in training."""
 
 
-class ContaminationCheck:
-    """Matches held-out problems against training rollouts: `scan` them, then `clean_problems`."""
+class ValidationFilter:
+    """Matches held-out problems, usually more than the `count` that are needed, against training rollouts: `scan` them,
+    then `clean_problems`."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], count: int = 0) -> None:
         self.problems = list(problems)
+        self.count = min(count, len(self.problems))  # a small task may have fewer problems
+        self.unreadable: set[str] = set()
+        """The damage of the rollout log so far."""
         self.leaks: dict[int, Leak] = {}  # by index in self.problems
         self.last_step = -1
         self.index: dict[Hashable, list[int]] = {}
@@ -53,7 +61,7 @@ class ContaminationCheck:
                 self.index.setdefault(fingerprint, []).append(i)
 
     def scan(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Scans rows of the rollout log; returns the number of training problems."""
+        """Scan rows of the rollout log; return the number of training problems."""
         count, previous = 0, None
         for row in rows:
             self.last_step = max(self.last_step, row["step"])
@@ -66,7 +74,7 @@ class ContaminationCheck:
         return count
 
     def compare(self, trained: Problem, step: int) -> None:
-        """Adds the problems that match one that was trained on, or will be."""
+        """Add the problems that match one that was trained on, or will be."""
         for fingerprint, match in fingerprints(trained, reordered=True):
             for i in self.index.get(fingerprint, ()):
                 problem = self.problems[i]
@@ -79,30 +87,6 @@ class ContaminationCheck:
     def clean_problems(self, count: int) -> list[Problem]:
         """The first `count` problems that were not trained on, or all if there are fewer."""
         return [p for i, p in enumerate(self.problems) if i not in self.leaks][:count]
-
-
-def fingerprints(problem: Problem, reordered: bool = False) -> Iterator[tuple[Hashable, str]]:
-    """The values that identify a problem, each with the kind of match."""
-    yield ("key", problem.task, problem.key), "key"
-    tokens = normalize_question(problem.question)
-    yield ("question", *tokens), "question"
-    if reordered or problem.key == problem.question:
-        yield ("reordered", *sorted(tokens), problem.gold_answer.strip()), "reordered"
-
-
-TRAINING_SPLITS = ("train", "discarded")
-"""Discarded groups count as training: they were not learned from, but their rewards decided which
-groups were."""
-
-
-class ValidationFilter(ContaminationCheck):
-    """Selects the problems of an evaluation from a larger set, leaving out those trained on."""
-
-    def __init__(self, oversized: Sequence[Problem], count: int) -> None:
-        super().__init__(oversized)
-        self.unreadable: set[str] = set()
-        """The damage of the rollout log so far."""
-        self.count = min(count, len(self.problems))  # a small task may have fewer problems
 
     def select_clean(self, run: Path) -> tuple[list[Problem], dict[str, Any]]:
         """Return the problems to evaluate on and the counts of checked, removed and remaining ones,
@@ -129,6 +113,15 @@ class ValidationFilter(ContaminationCheck):
         return self.clean_problems(self.count), audit
 
 
+def fingerprints(problem: Problem, reordered: bool = False) -> Iterator[tuple[Hashable, str]]:
+    """The values that identify a problem, each with the kind of match."""
+    yield ("key", problem.task, problem.key), "key"
+    tokens = normalize_question(problem.question)
+    yield ("question", *tokens), "question"
+    if reordered or problem.key == problem.question:
+        yield ("reordered", *sorted(tokens), problem.gold_answer.strip()), "reordered"
+
+
 def describe_removed(audit: Mapping[str, Any]) -> str:
     """What the filter left out of an evaluation, for the run itself and for its audit; empty if nothing."""
     if not audit["removed"]:
@@ -143,7 +136,7 @@ def describe_removed(audit: Mapping[str, Any]) -> str:
 def check_overlap(training: Iterable[Problem], validation: Sequence[Problem], count: int) -> str:
     """Compare all problems of a training file with the held-out ones before a run starts. Raise if fewer than
     `count` would remain; return a warning if some match, else an empty text."""
-    check = ContaminationCheck(validation)
+    check = ValidationFilter(validation, count)
     for problem in training:
         check.compare(problem, 0)
     if not check.leaks:
@@ -153,7 +146,7 @@ def check_overlap(training: Iterable[Problem], validation: Sequence[Problem], co
         f"{len(check.leaks):,} of the {len(validation):,} held-out problems are also in data.file; the first is "
         f"{leak.problem.question!r:.200} ({leak.match})."
     )
-    if len(validation) - len(check.leaks) < min(count, len(validation)):
+    if len(validation) - len(check.leaks) < check.count:
         raise ConfigError(
             f"{overlap} Too few would remain for evaluate.problems={count}: remove them from data.file, or evaluate on "
             "other problems."
@@ -189,7 +182,7 @@ def audit_run(run: Path, file: Path | None = None) -> AuditReport:
     problems = read_problem_file(file) if file else [problem for problem, _ in evaluated.values()]
     if not problems:
         raise RunError(f"{run} has no evaluations. Name the problems to check with --file.")
-    check = ContaminationCheck(problems)
+    check = ValidationFilter(problems)
     trained = check.scan(read_rows(run, *TRAINING_SPLITS))
     leaks = [leak for _, leak in sorted(check.leaks.items())]
     if not file:  # a problem trained on only after its last evaluation is no leak

@@ -63,8 +63,6 @@ MAX_FITTED_ROWS = 4000
 """Rollouts of each part that are kept to fit on."""
 
 WAYS = ("--answer-kind KIND", "--allow-unread")
-OnProgress = Callable[[str, float], None]
-"""(phase, share of it that is done)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +170,8 @@ class RolloutFile:
             import_extra("monitor", FITTING, "sklearn.linear_model", error=MonitorError)
         self.source = RolloutSource(Path(rollouts), mapping, answer_kind)
         self.steps_per_checkpoint, self.allow_unread = steps_per_checkpoint, allow_unread
-        self.on_progress: OnProgress = lambda phase, share: None
+        self.show: Callable[[str], None] = lambda text: None
+        """Tells how far it is."""
 
     @cached_property
     def fitted(self) -> list[FittedMonitor]:
@@ -186,7 +185,7 @@ class RolloutFile:
             )
         parts: dict[str, list[tuple[Rollout, int]]] = {FIT: [], THRESHOLD: [], "evaluate": []}
         if any(isinstance(monitor, FittedKind) for monitor in self.monitors):
-            for rollout in source.rollouts(lambda share: self.on_progress("fit", share)):
+            for rollout in source.rollouts(lambda share: self.show(f"fit {share:.0%}")):
                 label, part = self.label_of(rollout), part_of(rollout.problem.key)
                 is_useful = part == FIT or (part == THRESHOLD and not label)  # only benign ones
                 if is_useful and not np.isnan(label) and len(parts[part]) < MAX_FITTED_ROWS:
@@ -226,7 +225,7 @@ class RolloutFile:
         places = sorted(cells, key=lambda place: (order.index(place[0]), place[1]))
         measured: list[MeasuredCell] = []
         for place in places:
-            self.on_progress("estimate", len(measured) / len(places))
+            self.show(f"estimate {len(measured) / len(places):.0%}")
             measured.append(self._measure_cell(cells[place], place))
         changes: dict[str, Measure] = {}
         if len(order) > 1 and len({seed for _, seed in places}) == 1:
@@ -258,7 +257,7 @@ class RolloutFile:
         """Read and score the rollouts, by checkpoint and seed."""
         cells: dict[tuple[str, int], Cell] = {}
         monitors = self.fitted
-        rollouts = self.source.rollouts(lambda share: self.on_progress("measure", share))
+        rollouts = self.source.rollouts(lambda share: self.show(f"measure {share:.0%}"))
         while batch := list(islice(rollouts, BATCH)):
             if not cells:
                 for fitted in monitors:
@@ -359,7 +358,7 @@ class RolloutFile:
 
 
 def measure(
-    rollouts: str | Path,
+    rollouts: str | Path | RolloutFile,
     map: Mapping[str, str] | Sequence[str] = (),
     *,
     progress: bool = True,
@@ -367,26 +366,19 @@ def measure(
     **options: Any,
 ) -> MeasureReport:
     """Measure a file or folder of rollouts: JSON lines, Parquet, a Hugging Face dataset, an Inspect log
-    or a run directory. `map` says which column holds which field; the columns of TRL, verl, verifiers and
-    Inspect are recognised. `monitors` are monitors, or texts as for `glasshouse measure --monitor`.
-    `answer_kind` is that of the gold answers, if it is not what they look like. `allow_unread` gives
-    accuracies although more than 20 % of the answers could not be read. The other options are those of
-    `RolloutFile`.
+    or a run directory; or what was opened as a `RolloutFile`. `map` says which column holds which field;
+    the columns of TRL, verl, verifiers and Inspect are recognised. `monitors` are monitors, or texts as for
+    `glasshouse measure --monitor`. `answer_kind` is that of the gold answers, if it is not what they look
+    like. `allow_unread` gives accuracies although more than 20 % of the answers could not be read. The
+    other options are those of `RolloutFile`.
 
     Example:
         report = measure("rollouts.jsonl", {"label": "hacked", "arm": "condition"},
                          monitors=["rule:hint=(?i)hint|key", "ngrams"])
         pandas.DataFrame(report.rows())
     """
-    return measure_file(RolloutFile(rollouts, map, **options), progress, console)
-
-
-def measure_file(
-    file: RolloutFile, progress: bool = True, console: Console | None = None
-) -> MeasureReport:
-    """Measure it, and show how far it is."""
-    with show_status(console or make_console(stderr=True), progress) as show:
-        file.on_progress = lambda phase, share: show(f"{phase} {share:.0%}")
+    file = rollouts if isinstance(rollouts, RolloutFile) else RolloutFile(rollouts, map, **options)
+    with show_status(console or make_console(stderr=True), progress) as file.show:
         return file.measure()
 
 

@@ -157,15 +157,15 @@ def headline_accuracy(results: Mapping[str, object]) -> str:
 def headline_measures(*families: Family) -> list[str]:
     """Ids of the measures of these families that are stated first, in this order.
     Example: `headline_measures(Family.ACCURACY)` is `["pass_at_1", "accuracy"]`."""
-    places = {spec.id: spec.headline for spec in MEASURES.values() if spec.family in families}
-    return sorted(filter(places.__getitem__, places), key=places.__getitem__)
+    found = [spec for spec in MEASURES.values() if spec.headline and spec.family in families]
+    return [spec.id for spec in sorted(found, key=lambda spec: spec.headline)]
 
 
 def companion_measures() -> list[str]:
     """Ids of the measures that a study always reports: a change of the model's capability or length may explain the
     measure in question."""
-    places = {spec.id: spec.companion for spec in MEASURES.values()}
-    return sorted(filter(places.__getitem__, places), key=places.__getitem__)
+    found = [spec for spec in MEASURES.values() if spec.companion]
+    return [spec.id for spec in sorted(found, key=lambda spec: spec.companion)]
 
 
 def sort_measures(measures: Iterable[str]) -> list[str]:
