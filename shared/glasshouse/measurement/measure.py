@@ -212,17 +212,17 @@ def summarize(first: Entry, last: Entry, changes: Changes) -> str:
         names.insert(0, "behaviour" if planted["reliance"]["value"] is None else "reliance")
     names += headline_measures(Family.COT)
     ends = (f"the {e['name']}" if e["step"] == 0 else f"step {e['step']}" for e in (first, last))
-    described = filter(None, (_describe_change(name, first, last, changes) for name in names))
-    sentences = "; ".join(described) or "no change could be measured"
-    return f"From {' to '.join(ends)}: {sentences}."
+    sentences = []
+    for name in names:
+        found = (find_measure(entry, name) or {} for entry in (first, last))
+        before, after = (measure.get("value") for measure in found)
+        if before is not None and after is not None and name in changes:
+            sentences.append(describe_change(name, before, after, changes[name]))
+    return f"From {' to '.join(ends)}: {'; '.join(sentences) or 'no change could be measured'}."
 
 
-def _describe_change(name: str, first: Entry, last: Entry, changes: Changes) -> str:
-    """A measure's change; "not shown" if its interval contains zero, empty if it was not measured."""
-    found, change = [find_measure(entry, name) for entry in (first, last)], changes.get(name)
-    before, after = (measure and measure["value"] for measure in found)
-    if before is None or after is None or change is None:
-        return ""
+def describe_change(name: str, before: float, after: float, change: Measure) -> str:
+    """A measure's change in words; "not shown" if its interval contains zero."""
     label = lookup(name).label
     if change.low is None or change.high is None:
         return f"the change of {label} has no interval ({change.undefined})"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.measurement.file import FIT_TENTHS, MAX_ROLLOUTS, MeasuredCell, MeasureReport
+from glasshouse.measurement.measure import describe_change
 from glasshouse.measurement.reading import describe_reading
 from glasshouse.measurement.registry import lookup, owner_of
 from glasshouse.terminal import count_noun
@@ -63,13 +64,8 @@ def _state_verdict(report: MeasureReport) -> str:
     for name, change in report.changes.items():
         is_told = name == shown or name.endswith((".disclosure", ".undetected_use"))
         before, after = (cell.measures[name].value for cell in (first, last))
-        if not is_told or before is None or after is None or change.low is None:
-            continue
-        values = f"from {before:.2f} to {after:.2f} ({change.value:+.2f}, {change.low:+.2f} to {change.high:+.2f})"
-        verb = "rose" if (change.value or 0) > 0 else "fell"
-        if change.low <= 0 <= (change.high or 0):
-            verb = "is not shown to change"
-        sentences.append(f"{lookup(name).label} {verb} {values}")
+        if is_told and before is not None and after is not None:
+            sentences.append(describe_change(name, before, after, change))
     for name, measured in last.measures.items():
         if name.endswith(".disclosure") and measured.value is not None:
             missed = round((1 - measured.value) * measured.n)
