@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -369,13 +368,13 @@ def test_the_null_arm_is_taken_where_it_has_moved_as_far() -> None:
 def test_ratios_over_few_events_are_not_averaged_and_cut_intervals_are_marked() -> None:
     measure = "rule.disclosure"
     table = make_table({"outcome": eight_seeds(0.2, 0.9)}, measure)
-    few = Table(replace(row, n=3 if row.seed < 6 and row.step else 40) for row in table)
+    few = Table(row._replace(n=3 if row.seed < 6 and row.step else 40) for row in table)
     study = make_study(RISES | {"measure": measure}, null_arm=None)
     assert single_answer(study, table).effect.n == 8
     analysis = analyse_study(study, few)
     assert analysis.answers[0].effect.n == 2
     assert few.fewest_events("outcome", measure, 10) == 3
-    none = Table(replace(row, n=9) for row in table)
+    none = Table(row._replace(n=9) for row in table)
     answer = single_answer(study, none)
     assert answer.verdict is Verdict.UNDEFINED
     assert "too few events" in answer.explanation

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import special
+import scipy  # its parts are imported when they are used
 
 from glasshouse import randomness
 
-Z_975 = float(special.ndtri(0.975))
+Z_975 = 1.959963984540054
 """97.5 % quantile of the normal distribution."""
 
 
@@ -53,7 +53,7 @@ def clustered_rate_interval(shares: Sequence[float], samples: int) -> tuple[floa
 
 def t_quantile_975(freedom: int) -> float:
     """97.5 % quantile of Student's t."""
-    return float(special.stdtrit(freedom, 0.975))
+    return float(scipy.special.stdtrit(freedom, 0.975))
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -218,7 +218,7 @@ def t_test(values: Sequence[float]) -> float:
     error = float(np.std(values, ddof=1)) / math.sqrt(n)
     if error == 0:
         return 1.0 if mean == 0 else 0.0
-    return float(2 * special.stdtr(n - 1, -abs(mean / error)))
+    return float(2 * scipy.special.stdtr(n - 1, -abs(mean / error)))
 
 
 def holm_correct(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
@@ -266,7 +266,7 @@ def estimate_interaction(differences: Sequence[float], bases: Sequence[str]) -> 
         f=f,
         df_between=df_between,
         df_within=df_within,
-        p=None if f is None else float(special.fdtrc(df_between, df_within, f)),
+        p=None if f is None else float(scipy.special.fdtrc(df_between, df_within, f)),
         sd_between=math.sqrt(max(0.0, mean_square - noise) / seeds_per_base),
         sd_within=math.sqrt(noise),
         reason="" if f is not None else "seeds of one base do not differ",

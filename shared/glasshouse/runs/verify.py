@@ -15,7 +15,6 @@ A damaged part is named, and the others stay usable.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,7 +26,6 @@ from glasshouse.files import compute_checksum, parse_checked, read_regular_file
 from glasshouse.runs import monitor_results
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints, read_newest_state
 from glasshouse.runs.rollout_log import EMPTY_POSITION, LOG, LogSize, RolloutReader, scan_log
-from glasshouse.runs.rows import RolloutFilter
 from glasshouse.runs.run_directory import (
     EVENTS,
     METRICS,
@@ -111,8 +109,7 @@ def verify_rollout_log(run: Path, state: dict[str, Any], *, frames: bool = True)
         return [RunDamage(name, "is missing", remedy)]
     try:
         reader = RolloutReader(run)
-        for _ in reader.iter_rows(RolloutFilter(last_step=math.inf if frames else -1)):
-            pass
+        reader.verify(frames=frames)
         problems = [*reader.damage, *find_lost_rollouts(run, state)]
     except RunDataError as error:  # it is not a file that can be read
         problems = [str(error)]

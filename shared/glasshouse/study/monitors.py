@@ -7,7 +7,7 @@ false alarms says nothing, so both are always given, beside the floor and a moni
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from glasshouse.study.contrasts import SeedMean, mean_over_seeds, unit_means
@@ -51,7 +51,7 @@ class MonitorSummary:
 
 def summarize_monitors(study: Study, table: Table) -> list[MonitorSummary]:
     """Every monitor that the table has, those of the study first; empty if the rollouts were not kept."""
-    suffix = f".{AUROC}"
+    suffix, arms = f".{AUROC}", sorted(study.arms)
     found = {
         row.measure.removesuffix(suffix)
         for row in table
@@ -60,11 +60,11 @@ def summarize_monitors(study: Study, table: Table) -> list[MonitorSummary]:
         and not row.measure.startswith("organism.")
     }
     ordered = [*(m for m in study.monitors if m in found), *sorted(found - set(study.monitors))]
-    floor = _at_base(table, FLOOR).mean
+    floor = _at_base(table, arms, FLOOR).mean
     return [
         MonitorSummary(
             monitor=monitor,
-            base_auroc=_at_base(table, monitor),
+            base_auroc=_at_base(table, arms, monitor),
             floor=floor,
             arms={
                 arm: _rate_arm(table, monitor, arm, [m for m in study.monitors if m != monitor])
@@ -76,10 +76,11 @@ def summarize_monitors(study: Study, table: Table) -> list[MonitorSummary]:
     ]
 
 
-def _at_base(table: Table, monitor: str) -> SeedMean:
+def _at_base(table: Table, arms: Sequence[str], monitor: str) -> SeedMean:
     """The AUROC before RL: that of any arm, since all start from the same weights and rollouts."""
     measure = f"{monitor}.{AUROC}"
-    values = {row.seed: row.averaged for row in table if row.measure == measure and row.step == 0}
+    runs = [own for arm in arms for own in table.runs_of(arm, measure).items()]
+    values = {seed: steps[0] for seed, steps in runs if 0 in steps}
     bases = [table.bases[seed] for seed in values]
     units = bases if len(set(bases)) >= MIN_RANDOM_BASES else list(values)
     return mean_over_seeds(unit_means(list(values.values()), units), measure)

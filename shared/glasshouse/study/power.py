@@ -11,7 +11,7 @@ from bisect import bisect_left
 from math import sqrt
 
 import numpy as np
-from scipy import special
+import scipy
 
 from glasshouse.measurement.intervals import ALPHA
 from glasshouse.study.spec import MIN_RANDOM_BASES, START, Study
@@ -65,7 +65,7 @@ def smallest_effect(num_units: int, level: float, over_bases: bool) -> float | N
     if not over_bases and num_units <= MAX_SIMULATED:
         return _simulate_sign_flips(num_units, level)
     freedom = num_units - 1
-    t = special.stdtrit(freedom, 1 - level / 2) + special.stdtrit(freedom, POWER)
+    t = scipy.special.stdtrit(freedom, 1 - level / 2) + scipy.special.stdtrit(freedom, POWER)
     return float(t / sqrt(num_units))
 
 
@@ -89,5 +89,7 @@ def smallest_margin(num_units: int) -> float | None:
     if num_units < 2:
         return None
     freedom = num_units - 1
-    t = special.stdtrit(freedom, 1 - ALPHA / 2) + special.stdtrit(freedom, (1 + POWER) / 2)
+    t = scipy.special.stdtrit(freedom, 1 - ALPHA / 2) + scipy.special.stdtrit(
+        freedom, (1 + POWER) / 2
+    )
     return float(t / sqrt(num_units))

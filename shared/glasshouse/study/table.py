@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import zstandard
 
@@ -27,6 +28,8 @@ from glasshouse.study.records import Record
 from glasshouse.study.spec import Study
 
 COLUMNS = ("arm", "base", "seed", "step", "measure", "value")
+KEY = itemgetter(slice(4))
+"""Arm, seed, step and measure of a row."""
 COMPRESSED_SUFFIX = ".zst"
 MAX_DIFFERENCES = 5
 """Differing rows that the message lists."""
@@ -39,8 +42,7 @@ NumberedValues = Mapping[int, float | None]
 """Values of a measure by step, or by seed; None if undefined."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class StudyRow:
+class StudyRow(NamedTuple):
     """One measurement."""
 
     arm: str
@@ -48,10 +50,10 @@ class StudyRow:
     step: int
     measure: str
     """A measure id of `measurement.registry`: `reliance`, `interventions.necessity_uplift`."""
-    base: str = field(compare=False)
-    value: float | None = field(compare=False)
+    base: str
+    value: float | None
     """None if the measure is undefined."""
-    n: int | None = field(default=None, compare=False)
+    n: int | None = None
     """Of a ratio: the events that it is taken over."""
 
     @property
@@ -75,10 +77,10 @@ class Table:
     def __init__(
         self, rows: Iterable[StudyRow], records: Mapping[Run, Record] | None = None
     ) -> None:
-        self.rows = tuple(sorted(rows))
+        self.rows = tuple(sorted(rows, key=KEY))
         self.records = dict(sorted((records or {}).items()))
         """By arm and seed."""
-        if len(set(self.rows)) < len(self.rows):
+        if len(set(map(KEY, self.rows))) < len(self.rows):
             raise RunDataError("The table has two rows of the same arm, seed, step and measure.")
 
     @classmethod
@@ -88,7 +90,8 @@ class Table:
             data = file.read_bytes()
             if file.suffix == COMPRESSED_SUFFIX:
                 data = zstandard.ZstdDecompressor().decompress(data)
-            lines = [json.loads(line) for line in data.decode().split("\n") if line]
+            text = data.decode().rstrip("\n").replace("\n", ",\n")
+            lines = json.loads(f"[{text}]")  # at once: half the time of line by line
             records = {(own["arm"], own["seed"]): own["run"] for own in lines if "run" in own}
             return cls((StudyRow(**own) for own in lines if "run" not in own), records)
         except (OSError, ValueError, TypeError, KeyError, zstandard.ZstdError) as error:
@@ -114,6 +117,8 @@ class Table:
 
     def subset(self, arms: Container[str], seeds: Container[int]) -> Table:
         """The runs of these arms and seeds."""
+        if all(row.arm in arms and row.seed in seeds for row in self.rows):
+            return self
         return Table(
             (row for row in self.rows if row.arm in arms and row.seed in seeds),
             {run: own for run, own in self.records.items() if run[0] in arms and run[1] in seeds},

@@ -35,9 +35,9 @@ REPORT_FILE = "report.html"
 CURVE_STEPS = 1000
 """Steps of the curves, of all runs together; a run gets at least `MIN_CURVE_STEPS`."""
 MIN_CURVE_STEPS = 100
-INDEXED_ROLLOUTS = 6000
+INDEXED_ROLLOUTS = 4_000
 """Rollouts that are read, of all runs together: the sample is taken from these."""
-ROLLOUT_BYTES = 2_500_000
+ROLLOUT_BYTES = 1_500_000
 """Size of the included rollouts in the file, of all runs together."""
 ROLLOUT_TEXT = 20_000
 """Characters of a prompt or completion."""

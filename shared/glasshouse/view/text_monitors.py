@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.monitors.base import Monitor, Scope, make_view, score_all
+from glasshouse.monitors.base import Monitor, Scope, score_all, view_of_parts
 from glasshouse.monitors.factory import make_monitor
 from glasshouse.monitors.rules import RuleMonitor, StepVerifier
 from glasshouse.tables import get_field
+from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import find_step_check, make_task
 from glasshouse.tasks.organisms import Organism
 
@@ -63,15 +64,12 @@ def score_rows(
 ) -> list[dict[str, Verdict]]:
     """The verdict of each monitor on each row of the rollout log."""
     verdicts: list[dict[str, Verdict]] = [{} for _ in rows]
+    splits = [split_completion(row["text"]) for row in rows]
+    parts = [{"cot": split.cot, "answer": split.answer} for split in splits]
     for monitor in monitors:
         views = [
-            make_view(
-                monitor.scope,
-                prompt=row["prompt"],
-                question=row["question"],
-                completion=row["text"],
-            )
-            for row in rows
+            view_of_parts(monitor.scope, {**row, **own})
+            for row, own in zip(rows, parts, strict=True)
         ]
         for verdict, output in zip(verdicts, score_all(monitor, views), strict=True):
             names = ("score", "flagged", "reason")
