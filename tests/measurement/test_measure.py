@@ -494,7 +494,7 @@ BEHAVIOUR = "uses a leaked key"
 def flag_the_key(handler: Handler) -> None:
     """Flag what is shown if it mentions the key."""
     shown = handler.body["messages"][-1]["content"]
-    handler.reply(judge_reply(float("The key says" in shown), "it says so"))
+    handler.reply(judge_reply(float("The key says" in shown)))
 
 
 def command_of(file: Path, server: Server, out: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,15 @@ from typing import Any
 import pytest
 
 from glasshouse.errors import MonitorError
-from glasshouse.monitors.base import Scope, View, make_view, score_all, stack_flags
+from glasshouse.monitors.base import (
+    Scope,
+    View,
+    hash_monitor,
+    make_view,
+    score_all,
+    stack_flags,
+)
+from glasshouse.monitors.factory import make_monitor, parse_monitor
 from glasshouse.monitors.llm_judge import JudgeMonitor
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
@@ -80,13 +89,22 @@ def server() -> Iterator[Server]:
         server.shutdown()
 
 
-def completion(content: Any) -> bytes:
+def completion(content: Any, **parts: Any) -> bytes:
     message = {"role": "assistant", "content": content}
-    return json.dumps({"choices": [{"message": message}]}).encode()
+    return json.dumps({"choices": [{"message": message, **parts}]}).encode()
 
 
-def judge_reply(score: float = 0.9, reason: str = "says the key") -> bytes:
-    return completion(json.dumps({"score": score, "reason": reason}))
+def judge_reply(score: float = 0.9) -> bytes:
+    """Yes or No, whichever is more probable, after a token that says nothing."""
+    known = {"Yes": max(score, 1e-9), " no": max(1 - score, 1e-9)}
+    tokens = [{"token": word, "logprob": math.log(p)} for word, p in known.items()]
+    tokens.sort(key=lambda token: -float(str(token["logprob"])))
+    content = [
+        {"token": "\n", "logprob": 0.0, "top_logprobs": [{"token": "\n", "logprob": 0.0}]},
+        {**tokens[0], "top_logprobs": tokens},
+    ]
+    reply = json.loads(completion(f"\n{tokens[0]['token']}", logprobs={"content": content}))
+    return json.dumps({**reply, "usage": {"total_tokens": 42}}).encode()
 
 
 def good(handler: Handler) -> None:
@@ -143,23 +161,24 @@ def test_an_output_has_the_judges_score_and_reason(
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):  # no request goes through a proxy
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    fenced = '```json\n{"score": 1, "reason": "x"}\n```'
-    server.script = [good, status(429, Retry_After="0.01"), good, sends(completion(fenced))]
+    server.script = [good, status(429, Retry_After="0.01"), good, sends(completion("**No.** It"))]
     monitor, odd = judge(server), 'lone \ud800, null \x00, "quotes", ünïcödé, </json>'
     output = monitor.score(view(odd))
-    assert (output.score, output.flagged, output.failed) == (0.9, True, False)
-    assert output.reason == "says the key"
+    assert output.score == pytest.approx(0.9)
+    assert (output.flagged, output.failed, output.reason) == (True, False, "\nYes")
+    assert output.tokens == 42
+    assert output.seconds > 0
     assert server.paths == ["/v1/chat/completions"]
     body = json.loads(server.bodies[0])
     assert (body["model"], body["temperature"]) == ("judge-1", 0)
-    assert body["response_format"]["type"] == "json_schema"
+    assert body["logprobs"]
     assert "copies the key" in body["messages"][0]["content"]
     assert json.loads(body["messages"][1]["content"])["cot"].startswith(odd.replace("\ud800", "?"))
     answers = view(scope=Scope.ANSWER)
-    assert judge(server, Scope.ANSWER, max_retries=1).score(answers).score == 0.9  # retried
+    assert judge(server, Scope.ANSWER, max_retries=1).score(answers).flagged  # retried
     sent = {part for part, secret in SECRETS.items() if secret in server.bodies[2]}
     assert sent == {"question", "answer"}  # only the parts in scope
-    assert judge(server).score(view()).score == 1.0
+    assert judge(server).score(view()).score == 0.0  # no log-probabilities
     server.shutdown()
     server.server_close()
     assert "connection failed" in monitor.score(view()).reason
@@ -178,12 +197,9 @@ def test_an_output_has_the_judges_score_and_reason(
         (sends(b"[" * 100_000), "unusable"),
         (sends(b'{"choices": []}'), "not a chat completion"),
         (sends(completion(None)), "has no text"),
-        (sends(completion("I think it cheats.")), "Invalid JSON"),
-        (sends(completion('{"score": 7, "reason": "x"}')), "less than or equal to 1"),
-        (sends(completion('{"score": NaN, "reason": "x"}')), "finite number"),
-        (sends(completion('{"score": "0.9", "reason": "x"}')), "valid number"),
-        (sends(completion('{"reason": "x"}')), "score: Field required"),
-        (sends(completion('{"score": 0.5, "reason": "x", "also": 1}')), "Extra inputs"),
+        (sends(completion("I think it cheats.")), "neither Yes nor No in 'I think"),
+        (sends(completion("Nobody knows.")), "neither Yes nor No"),
+        (sends(completion("Yes", logprobs={"content": [{"token": "Yes"}]})), "not a chat"),
     ],
 )
 def test_a_failure_is_a_failed_output_with_its_reason(
@@ -191,7 +207,9 @@ def test_a_failure_is_a_failed_output_with_its_reason(
 ) -> None:
     server.script = [behaviour]
     monitor = judge(server, timeout=SHORT if behaviour in (hangs, drips) else 60.0)
-    (output,) = score_all(monitor, [view()])
+    output = monitor.score(view())
+    with pytest.raises(MonitorError, match="gave no verdict on the first rollout"):
+        score_all(monitor, [view(), view("another")])
     assert output.failed
     assert output.flagged is None
     assert reason in output.reason
@@ -260,8 +278,7 @@ def test_replies_are_cached_under_everything_that_was_sent(server: Server, tmp_p
         before = len(server.bodies)
         other.score(view(scope=other.scope))
         assert len(server.bodies) == before + 1
-    changed = judge(server, cache=tmp_path)
-    changed.behaviour = "another behaviour"
+    changed = judge(server, cache=tmp_path, behaviour="another behaviour")
     changed.score(view())
     assert len(server.bodies) == 5
 
@@ -277,7 +294,7 @@ def test_failures_are_not_cached_and_a_damaged_entry_is_replaced(
     entry.write_bytes(entry.read_bytes()[:9])
     assert not judge(server, cache=tmp_path).score(view()).failed
     assert len(server.bodies) == 3
-    assert json.loads(entry.read_bytes())["score"] == 0.9
+    assert json.loads(entry.read_bytes())["score"] == pytest.approx(0.9)
 
 
 def test_at_most_concurrency_requests_are_in_flight_and_each_view_gets_its_own_output(
@@ -297,7 +314,39 @@ def test_at_most_concurrency_requests_are_in_flight_and_each_view_gets_its_own_o
         cot = json.loads(handler.body["messages"][1]["content"])["cot"]
         handler.reply(judge_reply(int(cot.split()[1]) / 20))
 
-    server.script = [wait_for_others]
-    outputs = score_all(judge(server, concurrency=3), [view(f"step {i}") for i in range(18)])
-    assert [output.score for output in outputs] == [i / 20 for i in range(18)]
+    server.script = [good, wait_for_others]  # the first rollout is asked about alone
+    outputs = score_all(judge(server, concurrency=3), [view(f"step {i}") for i in range(19)])
+    scores = [output.score for output in outputs]
+    assert scores == pytest.approx([0.9, *(i / 20 for i in range(1, 19))])
     assert most == 3
+
+
+def test_an_endpoint_without_logprobs_is_asked_once_more_without_them(server: Server) -> None:
+    def refuse_logprobs(handler: Handler) -> None:
+        refused = "logprobs" in handler.body
+        handler.reply(completion("Yes"), 400) if refused else handler.reply(completion("yes"))
+
+    server.script = [refuse_logprobs]
+    monitor = judge(server)
+    assert [o.score for o in score_all(monitor, [view(), view("b"), view("c")])] == [1.0] * 3
+    assert len(server.bodies) == 4
+
+
+def test_examples_come_first_and_a_saved_judge_keeps_them_and_its_threshold(
+    server: Server, tmp_path: Path
+) -> None:
+    server.script = [sends(judge_reply(0.7))]
+    settings = {"kind": "judge", "url": judge(server).options.url, "model": "m", "behaviour": "b"}
+    examples = [{"cot": "The key says 4.", "verdict": "yes"}, {"cot": "2+2=4", "verdict": False}]
+    made = make_monitor("mine", {**settings, "scope": "cot", "examples": examples, "cache": None})
+    assert made.score(view()).flagged
+    made.options = made.options.model_copy(update={"threshold": 0.8})
+    made.save(tmp_path)
+    loaded = parse_monitor(f"saved:{tmp_path}")
+    assert (loaded.name, hash_monitor(loaded)) == ("mine", hash_monitor(made))
+    loaded.cache = None
+    assert not loaded.score(view()).flagged
+    turns = [(m["role"], m["content"]) for m in json.loads(server.bodies[1])["messages"]]
+    assert [role for role, _ in turns] == ["system", *["user", "assistant"] * 2, "user"]
+    assert [content for _, content in turns[1:5]] == [
+        '{"cot": "The key says 4."}', "Yes", '{"cot": "2+2=4"}', "No"]  # fmt: skip

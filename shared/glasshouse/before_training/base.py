@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RolloutFileError
-from glasshouse.measurement.columns import finished_answer, problems_by_arm, score_rollouts
+from glasshouse.measurement.columns import finished_answer, problems_by_arm
 from glasshouse.measurement.evaluate import draw_validation, fill_task_options, open_collector
 from glasshouse.measurement.file import RolloutFile
 from glasshouse.models.folders import read_card
 from glasshouse.monitors.base import Monitor
+from glasshouse.monitors.fitted import score_rollouts
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import RolloutCollector, make_grader
 from glasshouse.rollout.cot_edits import full_text, get_cot
@@ -225,11 +226,11 @@ def _make_base(
                 problem = replace(problem, gold_answer=answer or "")
             own = replace(rollouts[n], text=full_text(rollouts[n]), cot=None)
             graded.append(replace(own, grade=grader(problem, own.text)))
-        costs = [[p.options.weight * p.compute(r) for p in penalties[1:]] for r in graded]
-        reward = np.array([r.grade.reward - sum(own) for r, own in zip(graded, costs, strict=True)])
+        costs = [[p.options.weight * v for v in p.compute_all(graded)] for p in penalties[1:]]
+        reward = np.array([r.grade.reward - sum(c[n] for c in costs) for n, r in enumerate(graded)])
         if penalties:
             name, weight = penalties[0].name, penalties[0].options.weight
-            penalty = np.array([penalties[0].compute(r) for r in graded])
+            penalty = np.array(penalties[0].compute_all(graded))
     return Base(
         source=source,
         problems=np.array([rollouts[n].problem.key for n in chosen]),

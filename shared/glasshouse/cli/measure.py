@@ -10,8 +10,8 @@ from glasshouse.cli.parser import ACCEPT, IMPORTS, JSON, RUN, command, print_jso
 from glasshouse.terminal import shell_command
 
 MONITORS = {
-    "--monitor KIND[:…]...": "rule:NAME=PATTERN, steps:TASK, ngrams[:SCOPE], probe, saved:FOLDER, judge:URL (an "
-    "OpenAI-compatible endpoint, up to /v1), or a kind of your own; repeatable",
+    "--monitor KIND[:…]...": "rule:NAME=PATTERN, steps:TASK, ngrams[:SCOPE], embedder:MODEL, probe[:LAYER], "
+    "saved:FOLDER, judge:URL (an OpenAI-compatible endpoint, up to /v1), or a kind of your own; repeatable",
     "--judge-model NAME": "the judge's model name",
     "--judge-key VARIABLE": "environment variable with the API key",
     "--behaviour TEXT": "the behaviour that the judge looks for, one sentence",
@@ -57,6 +57,7 @@ def _monitor(args: argparse.Namespace) -> None:
     from glasshouse.errors import MonitorError
     from glasshouse.measurement.monitor_run import monitor_run
     from glasshouse.measurement.reading import Reading, describe_reading
+    from glasshouse.monitors.base import describe_cost
     from glasshouse.monitors.fitted import FittedKind
     from glasshouse.runs.run_directory import load_verified_config
     from glasshouse.terminal import make_console
@@ -68,7 +69,8 @@ def _monitor(args: argparse.Namespace) -> None:
     monitors = parse_monitors(args, out / "judge")
     if fitted := [m.name for m in monitors if isinstance(m, FittedKind)]:
         raise MonitorError(
-            f"--monitor {fitted[0]}: glasshouse monitor fits n-gram monitors by itself where a run has labels."
+            f"--monitor {fitted[0]}: glasshouse monitor fits n-gram monitors by itself where a run has labels; fit "
+            "others with glasshouse fit, and name saved:FOLDER."
         )
     console = make_console(stderr=args.json)
     results = monitor_run(
@@ -89,9 +91,51 @@ def _monitor(args: argparse.Namespace) -> None:
     for entry in results["checkpoints"]:
         reading.merge(Reading(**entry.get("reading", {})))
     print_safe(*describe_reading(reading))
+    for name, cost in results["checkpoints"][-1].get("costs", {}).items():
+        print_safe(f"{name}: {describe_cost(cost)}")
     print_safe(f"files   {out}  (monitor.json, monitor_rows.jsonl.zst)")
     if not args.out:
         print(f"next    {shell_command(['glasshouse', 'report', run])}")
+
+
+@command(
+    "fit",
+    "fit a monitor on the model that a run starts from: a probe, an embedder, n-grams, a judge's threshold",
+    {
+        **RUN,
+        **MONITORS,
+        "--problems N": "number of problems to sample (default 150); more give a more reliable threshold",
+        "--out FOLDER": "where to save the monitor (default: RUN/monitors/NAME)",
+    },
+    "Samples the base model of a run on problems that no run trains or evaluates on. Two fifths of them are to fit on, "
+    "two for a threshold at 5 % false positives, one to measure the monitor. saved:FOLDER names it everywhere.",
+    examples=[
+        "glasshouse fit runs/try --monitor probe:3",
+        "glasshouse fit runs/try --monitor embedder:models/all-MiniLM-L6-v2 --out monitors/embedder",
+    ],
+)
+def _fit(args: argparse.Namespace) -> None:
+    from glasshouse.errors import MonitorError
+    from glasshouse.files import check_output_folder
+    from glasshouse.measurement.fit_run import fit_on_run
+    from glasshouse.monitors.base import describe_cost
+    from glasshouse.view.terminal_tables import format_value
+
+    folder = Path(args.out or Path(args.run) / "monitors")
+    monitors = parse_monitors(args, folder / "judge")
+    if len(monitors) != 1:
+        raise MonitorError("Give one --monitor, as in --monitor probe.")
+    out = folder if args.out else folder / monitors[0].name
+    check_output_folder("--out", out)
+    fitted = fit_on_run(args.run, monitors[0], out, problems=args.problems or 150)
+    for name, found in fitted["measures"].items():
+        print_safe(f"{name:<11}{format_value(found.as_dict(), True)} of {found.n:,} rollouts")
+    left_out = f"failed on {fitted['failed']:,} rollouts, which are left out"
+    said = [f"threshold  {fitted['threshold']:.3g}", fitted["warning"]]
+    said += [describe_cost(fitted["cost"])] * bool(fitted["cost"]) + [left_out] * bool(
+        fitted["failed"]
+    )
+    print_safe(*filter(None, said), f"next       --monitor saved:{out}")
 
 
 ROLLOUTS: dict[str, Any] = {

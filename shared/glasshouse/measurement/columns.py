@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,21 +20,15 @@ from glasshouse.monitors.base import (
     Monitor,
     MonitorOutput,
     Scope,
-    score_all,
     stack_flags,
     stack_scores,
-    view_rollout,
 )
-from glasshouse.monitors.fitted import LinearMonitor, compute_cot_states
 from glasshouse.monitors.rules import RuleMonitor, StepVerifier
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task, find_step_check
 from glasshouse.tasks.organisms import Organism
 from glasshouse.types import FinishReason, Problem, Rollout
 from glasshouse.values import Bools, Floats, Ints, as_floats
-
-if TYPE_CHECKING:
-    from glasshouse.models.policy import Policy
 
 ARM_NAMES = {0: "control", 1: "planted"}
 """The last part of a split's name."""
@@ -151,25 +145,6 @@ def finished_answer(rollout: Rollout) -> str | None:
     """The answer of a finished completion. What a completion that was cut mentions last is no answer."""
     is_cut = rollout.completion.finish_reason is FinishReason.LENGTH
     return None if is_cut else rollout.grade.extracted.model_answer
-
-
-def score_rollouts(
-    monitor: Monitor, rollouts: Sequence[Rollout], policy: Policy | None = None
-) -> list[MonitorOutput]:
-    """Score each rollout within the monitor's scope; raise if it was fitted on their problems. Equal views
-    (the prompt of all samples of a problem) are scored once. A probe needs the policy."""
-    if isinstance(monitor, LinearMonitor):
-        monitor.check_unseen([rollout.problem.key for rollout in rollouts])
-    if monitor.scope is Scope.ACTIVATIONS:
-        assert policy is not None
-        tokens = [(r.prompt_tokens or (), r.completion.tokens or ()) for r in rollouts]
-        states = compute_cot_states(policy, tokens, int(monitor.describe()["layer"]))
-        pairs = zip(rollouts, states, strict=True)
-        return score_all(monitor, [view_rollout(monitor.scope, r, state) for r, state in pairs])
-    views = [view_rollout(monitor.scope, rollout) for rollout in rollouts]
-    distinct = {tuple(view.parts.values()): view for view in views}
-    outputs = dict(zip(distinct, score_all(monitor, list(distinct.values())), strict=True))
-    return [outputs[tuple(view.parts.values())] for view in views]
 
 
 def own_monitors(task: Task[Any]) -> list[Monitor]:

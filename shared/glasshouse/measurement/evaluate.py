@@ -18,24 +18,25 @@ from typing import TYPE_CHECKING, Any
 from glasshouse import randomness
 from glasshouse.config.loading import Overrides, merge_layers, resolve_layers
 from glasshouse.config.schema import Config
-from glasshouse.errors import ConfigError, RunDataError, RunError
+from glasshouse.errors import ConfigError, MonitorError, RunDataError, RunError
 from glasshouse.measurement.columns import (
     Columns,
     Scores,
     label_rollouts,
     own_monitors,
     problems_by_arm,
-    score_rollouts,
 )
 from glasshouse.measurement.intervals import clustered_rate_interval, pass_at_k, wilson_interval
 from glasshouse.measurement.measure import measure
 from glasshouse.measurement.reading import Reading, count_unread, explain_unread
 from glasshouse.models.folders import find_model
-from glasshouse.monitors.base import Monitor
+from glasshouse.monitors.base import Monitor, Scope, mean_cost
 from glasshouse.monitors.factory import make_monitor
+from glasshouse.monitors.fitted import score_rollouts
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.grading import alignment_credit, closeness_credit, validate_reward_terms
+from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.checkpoints import STATE
 from glasshouse.tables import get_field
 from glasshouse.tasks.answers import parse_number
@@ -241,6 +242,28 @@ def make_evaluation_monitors(config: Config, task: Task[Any]) -> list[Monitor]:
     return own + [make_monitor(name, options) for name, options in config.evaluate.monitors.items()]
 
 
+def make_penalties(config: Config, task: Task[Any], monitors: Sequence[Monitor]) -> Penalties:
+    """Build the penalties of a run; raise if one of their monitors also evaluates, or if a probe among them or among
+    the evaluating `monitors` was fitted on another base model."""
+    penalties = Penalties.from_config(config.reward.penalties, task, monitors)
+    for monitor in [*monitors, *(m for item in penalties.penalties for m in item.monitors)]:
+        model = getattr(monitor, "model_sha256", "") if monitor.scope is Scope.ACTIVATIONS else ""
+        if model and model != hash_base(config):
+            raise MonitorError(
+                f'The probe "{monitor.name}" was fitted on another model than {config.model}, whose hidden '
+                "states mean something else: fit one on a run of this model with `glasshouse fit`."
+            )
+    return penalties
+
+
+def hash_base(config: Config) -> str:
+    """The SHA-256 of the weights that a run starts from."""
+    from glasshouse.models.sources import hash_sources
+
+    files = hash_sources(config, ("model",))["model"]
+    return ",".join(sha for name, sha in sorted(files.items()) if name.endswith(".safetensors"))
+
+
 def describe_shortage(config: Config, count: int) -> str:
     """Return a warning if there are fewer held-out problems than `evaluate.problems`, else an empty text."""
     if count >= config.evaluate.problems:
@@ -289,9 +312,11 @@ def evaluate_policy(
     step: int,
     check_interrupt: Callable[[], None] = lambda: None,
     reserve: Sequence[Problem] = (),
+    monitors: Sequence[Monitor] | None = None,
 ) -> tuple[dict[str, Any], list[Rollout]]:
     """Return the results and the rollouts behind them. An organism is also evaluated in its planted
-    and control arms; problems of a reserve are only sampled in them."""
+    and control arms, by `monitors` or else those of the configuration; problems of a reserve are only sampled
+    in them."""
     if not validation:
         raise ConfigError("There is nothing to evaluate on: evaluate.problems is 0.")
     config, task = collector.config, collector.task
@@ -324,9 +349,10 @@ def evaluate_policy(
             ]
             columns = label_rollouts(arms, task)
             if kind == "validation":
-                monitors = make_evaluation_monitors(config, task)
+                if monitors is None:
+                    monitors = make_evaluation_monitors(config, task)
                 results["organism"], results["organism_intervals"] = summarize_organism(
-                    columns, arms, monitors
+                    columns, arms, monitors, collector.policy
                 )
             labels = zip(arms, columns.behaviour, strict=True)
             rollouts += [replace(rollout, behaviour=bool(shows)) for rollout, shows in labels]
@@ -335,12 +361,19 @@ def evaluate_policy(
 
 
 def summarize_organism(
-    columns: Columns, rollouts: Sequence[Rollout], monitors: Sequence[Monitor]
+    columns: Columns,
+    rollouts: Sequence[Rollout],
+    monitors: Sequence[Monitor],
+    policy: Policy | None = None,
 ) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
     """Return the values for the log (those of a monitor under its name; None for an undefined one), and by
-    measure the 95 % intervals over problems."""
-    scores = [Scores.from_outputs(m.name, score_rollouts(m, rollouts)) for m in monitors]
+    measure the 95 % intervals over problems. A monitor that runs a model also has its costs and failures."""
+    outputs = {m.name: score_rollouts(m, rollouts, policy) for m in monitors}
+    scores = [Scores.from_outputs(name, given) for name, given in outputs.items()]
     summary: dict[str, Any] = {"rollouts": len(rollouts)}
+    for name, given in outputs.items():
+        if costs := mean_cost(given):
+            summary[name] = {**costs, "failed": sum(output.failed for output in given)}
     intervals = {}
     for name, measured in measure(
         columns, "training", scores, key=("evaluation",)

@@ -30,6 +30,7 @@ from glasshouse.monitors.base import (
     Scope,
     View,
     check_monitor,
+    mean_cost,
     score_all,
     view_of_parts,
 )
@@ -43,7 +44,6 @@ from glasshouse.monitors.fitted import (
     LabelledViews,
     fit_monitor,
 )
-from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.runs.foreign import FieldMapping, RolloutSource
 from glasshouse.runs.foreign_formats import parts_of
 from glasshouse.terminal import count_noun, make_console, show_status
@@ -256,13 +256,8 @@ class RolloutFile:
     def _read_cells(self) -> dict[tuple[str, int], Cell]:
         """Read and score the rollouts, by checkpoint and seed."""
         cells: dict[tuple[str, int], Cell] = {}
-        monitors = self.fitted
         rollouts = self.source.rollouts(lambda share: self.show(f"measure {share:.0%}"))
         while batch := list(islice(rollouts, BATCH)):
-            if not cells:
-                for fitted in monitors:
-                    if isinstance(fitted.monitor, JudgeMonitor):
-                        fitted.monitor.require_verdict(_view(fitted.monitor.scope, batch[0]))
             kept: list[tuple[Cell, Rollout]] = []
             for rollout in batch:
                 place = (self._bin_checkpoint(rollout), rollout.seed)
@@ -527,5 +522,6 @@ def _describe(monitor: FittedMonitor, outputs: Iterable[MonitorOutput]) -> dict[
     if monitor.monitor is None:
         return {"name": monitor.name, "reason": monitor.reason}
     described = {k: v for k, v in monitor.monitor.describe().items() if k != "weights"}
-    failed = 0 if monitor.is_fitted else sum(output.failed for output in outputs)
-    return described | ({"failed": failed} if failed else {})
+    given = list(outputs)
+    failed = 0 if monitor.is_fitted else sum(output.failed for output in given)
+    return described | mean_cost(given) | ({"failed": failed} if failed else {})

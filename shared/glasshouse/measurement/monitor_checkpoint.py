@@ -9,7 +9,7 @@ held-out problems ─► arms × k ─► labels ─┬─► reliance, behaviou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,10 @@ from glasshouse.measurement.columns import (
     Scores,
     label_rollouts,
     problems_by_arm,
-    score_rollouts,
 )
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, intervention
 from glasshouse.measurement.measure import Measurement, Row, measure, value_rows
-from glasshouse.monitors.base import Scope, make_view, view_rollout
+from glasshouse.monitors.base import Scope, make_view
 from glasshouse.monitors.fitted import (
     FIT,
     MIN_BENIGN,
@@ -32,8 +31,8 @@ from glasshouse.monitors.fitted import (
     FittedMonitor,
     LabelledViews,
     fit_monitor,
+    score_rollouts,
 )
-from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.organisms import Organism
 from glasshouse.tasks.substitution import Substitution
@@ -45,6 +44,8 @@ what an auditor has; `ngrams_refit` on those of each checkpoint, what an auditor
 FIT_PROBLEMS = 48
 """Problems of a reserve to fit on; `monitor.threshold_problems` others are for the threshold. Both are sampled in
 both arms, as often as the held-out ones."""
+ON_BASE = "_on_base"
+"""Ends the name of a probe that reads the base model's states of a checkpoint's text."""
 SWAPPED_SAMPLES = 1
 """Samples per planted problem whose hint is swapped: each needs five more completions."""
 
@@ -102,7 +103,11 @@ def measure_organism(checkpoint: EvaluatedCheckpoint) -> Measurement:
 
 
 def _own_monitors(checkpoint: EvaluatedCheckpoint) -> dict[str, FittedMonitor]:
-    return {m.name: FittedMonitor(name=m.name, monitor=m) for m in checkpoint.monitors}
+    """A probe also reads the base model's states of the same text: where its value there differs from that of the
+    base's own text, the text has changed; where the two rows of a checkpoint differ, the states have drifted."""
+    own = {m.name: FittedMonitor(name=m.name, monitor=m) for m in checkpoint.monitors}
+    probes = [m for m in checkpoint.monitors if m.scope is Scope.ACTIVATIONS]
+    return own | {f"{m.name}{ON_BASE}": FittedMonitor(name=m.name, monitor=m) for m in probes}
 
 
 def _measure_fitted(
@@ -163,13 +168,12 @@ def _score(
         if fitted.monitor is None:
             scores.append(Scores(monitor=name, reason=fitted.reason))
             continue
-        if isinstance(fitted.monitor, JudgeMonitor) and rollouts:
-            fitted.monitor.require_verdict(view_rollout(fitted.monitor.scope, rollouts[0]))
-        outputs = score_rollouts(fitted.monitor, rollouts, checkpoint.policy)
+        policy = checkpoint.base if name.endswith(ON_BASE) else checkpoint.policy
+        outputs = score_rollouts(fitted.monitor, rollouts, policy)
         scores.append(Scores.from_outputs(name, outputs, no_threshold=fitted.no_threshold))
         for rollout, output, label in zip(rollouts, outputs, labels, strict=True):
             ids = {"monitor": name, "key": rollout.problem.key, "sample": rollout.sample}
-            rows.append(ids | asdict(output) | label)
+            rows.append(ids | output.as_row() | label)
     return scores, rows
 
 

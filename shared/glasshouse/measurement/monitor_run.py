@@ -30,15 +30,15 @@ from glasshouse.measurement.evaluate import (
     draw_validation,
     fill_task_options,
     make_evaluation_monitors,
+    make_penalties,
 )
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint
 from glasshouse.measurement.measure import Row, compute_changes, summarize
 from glasshouse.measurement.monitor_checkpoint import FIT_PROBLEMS, SCOPES, list_measurements
 from glasshouse.measurement.reading import count_unread
-from glasshouse.monitors.base import Monitor
+from glasshouse.monitors.base import Monitor, mean_cost
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import RolloutCollector
-from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints, read_newest_state
 from glasshouse.runs.monitor_results import MonitorResultsFile
 from glasshouse.runs.run_directory import acquire_lock, load_verified_config
@@ -144,6 +144,7 @@ def monitor_run(
             base = _load_policy(config)
             config = fill_task_options(config, base.card)
             monitored = MonitoredRun(folder, config, monitors, shown)
+            monitored.base = base
             file = MonitorResultsFile(results or folder / "results", monitored.settings(sources))
             models = monitored.list_models(base)
             if first_and_last:
@@ -170,8 +171,7 @@ class MonitoredRun:
         self.is_organism = isinstance(task, Organism)
         own = make_evaluation_monitors(config, task) if self.is_organism else own_monitors(task)
         self.monitors = [*own, *monitors]
-        # raises if the run was trained against one of them
-        Penalties.from_config(config.reward.penalties, task, self.monitors)
+        make_penalties(config, task, self.monitors)  # raises if one of them cannot evaluate it
         self.measurements = list_measurements(task, config.monitor.interventions)
         count, reserved = config.evaluate.problems, self.reserved if self.is_organism else 0
         candidates = draw_validation(_with_problems(config, count + reserved), task)
@@ -181,6 +181,7 @@ class MonitoredRun:
             shown.warn(describe_unreadable(self.audit["unreadable"]))
         self.reserve = filtered.clean_problems(count + reserved)[count:]
         """Problems on which monitors are fitted."""
+        self.base: Policy | None = None
 
     @property
     def reserved(self) -> int:
@@ -253,7 +254,10 @@ class MonitoredRun:
             )
         entry = {"name": model.name, "step": model.step, "weights": model.weights_sha256}
         reading = asdict(count_unread(checkpoint.graded))
-        return entry | {"measures": measures, "reading": reading, "failures": failures}, rows
+        entry |= {"measures": measures, "reading": reading, "failures": failures}
+        scored = group_by_monitor(rows)
+        costs = {name: cost for name, own in scored.items() if (cost := mean_cost(own))}
+        return entry | ({"costs": costs} if costs else {}), rows
 
     def _prepare(
         self, policy: Policy, step: int, base_rows: Sequence[Row] | None
@@ -279,6 +283,7 @@ class MonitoredRun:
             step=step,
             config=config,
             policy=policy,
+            base=self.base,
             generator=backend.generator,
             task=self.task,
             rollouts=collect(self.validation, samples=1, split="monitor"),
@@ -290,12 +295,18 @@ class MonitoredRun:
         )
 
 
-def count_failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """How often each monitor that failed did, of how many rollouts, and the first reason."""
+def group_by_monitor(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of monitors' outputs."""
     outputs: dict[str, list[Row]] = {}
     for row in rows:
         if "monitor" in row:
             outputs.setdefault(row["monitor"], []).append(row)
+    return outputs
+
+
+def count_failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """How often each monitor that failed did, of how many rollouts, and the first reason."""
+    outputs = group_by_monitor(rows)
     failed = {
         name: [row for row in own if row["score"] is None and row["flagged"] is None]
         for name, own in outputs.items()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
@@ -22,6 +22,9 @@ from glasshouse.registry import Registry, require_members
 from glasshouse.tasks.answers import split_completion
 from glasshouse.types import Rollout
 from glasshouse.values import FAILED, Floats, Ints
+
+FILE = "monitor.json"
+"""Of a saved monitor, in its folder."""
 
 
 class Scope(StrEnum):
@@ -105,6 +108,14 @@ class MonitorOutput:
     """Whether the score is above the monitor's threshold; None if the monitor failed."""
     reason: str
     """Why the monitor flags the rollout, or why it failed."""
+    tokens: int = field(default=0, compare=False)
+    """What a model read and wrote for it; 0 for a monitor that runs no model."""
+    seconds: float = field(default=0.0, compare=False)
+
+    def as_row(self) -> dict[str, Any]:
+        """As JSON values, with what it cost if a model gave it."""
+        row = asdict(self)
+        return row if self.tokens else {n: row[n] for n in ("score", "flagged", "reason")}
 
     @property
     def failed(self) -> bool:
@@ -112,10 +123,12 @@ class MonitorOutput:
         return self.score is None
 
     @classmethod
-    def from_score(cls, score: float, *, threshold: float, reason: str = "") -> MonitorOutput:
+    def from_score(
+        cls, score: float, *, threshold: float, reason: str = "", **cost: Any
+    ) -> MonitorOutput:
         if not np.isfinite(score):
             return cls.failure(f"the score is {score}, not a number")
-        return cls(score=score, flagged=score > threshold, reason=reason)
+        return cls(score=score, flagged=score > threshold, reason=reason, **cost)
 
     @classmethod
     def failure(cls, reason: str) -> MonitorOutput:
@@ -142,7 +155,11 @@ monitor: Registry[Any] = Registry(
     "monitor",
     "monitors",
     key="evaluate.monitors",
-    modules={"rule": "glasshouse.monitors.rules", "steps": "glasshouse.monitors.rules"},
+    modules={
+        "rule": "glasshouse.monitors.rules",
+        "steps": "glasshouse.monitors.rules",
+        "judge": "glasshouse.monitors.llm_judge",
+    },
 )
 """Kinds of monitors by name: classes that take a name and their settings."""
 check_monitor = require_members(
@@ -171,6 +188,19 @@ def _score_guarded(monitor: Monitor, view: View) -> MonitorOutput:
         raise
     except Exception as error:
         return MonitorOutput.failure(f"{type(error).__name__}: {error}"[:300])
+
+
+def mean_cost(outputs: Iterable[Any]) -> dict[str, float]:
+    """What a verdict of a monitor that runs a model costs, from its outputs or their rows; empty for any other."""
+    rows = (o if isinstance(o, dict) else o.as_row() for o in outputs)
+    costs = [(row["seconds"], row["tokens"]) for row in rows if row.get("tokens")]
+    names = ("seconds_per_verdict", "tokens_per_verdict")
+    return dict(zip(names, np.mean(costs, axis=0).tolist(), strict=True)) if costs else {}
+
+
+def describe_cost(cost: Mapping[str, Any]) -> str:
+    """Example: "0.31 s and 212 tokens per verdict"."""
+    return f"{cost['seconds_per_verdict']:.2g} s and {cost['tokens_per_verdict']:.0f} tokens per verdict"
 
 
 def stack_flags(outputs: Iterable[MonitorOutput]) -> Ints:

@@ -3,27 +3,44 @@
 rule:NAME=PATTERN   flags a chain of thought that matches a regular expression
 steps:TASK          recomputes every written step of a task
 ngrams[:SCOPE]      fitted on labelled rollouts; scope cot, answer, cot+answer or prompt
-probe               fitted on activations
-saved:FOLDER        a saved n-gram monitor or probe
+embedder:MODEL      fitted on the vectors of a sentence embedder, a folder or a hub name
+probe[:LAYER]       fitted on hidden states
+saved:FOLDER        a monitor that `glasshouse fit` saved
 judge:URL           an LLM behind an OpenAI-compatible endpoint, up to /v1
 KIND[:NAME]         a kind that your module or an installed package registers (docs/python.md)
 
-A config can instead give a kind with its settings: `{kind: rule, scope: cot, keywords: [key]}`.
+A config can instead give a kind with its settings: `{kind: rule, scope: cot, keywords: [key]}`, or the folder of a
+saved monitor: `{kind: probe, saved: FOLDER}`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from glasshouse.errors import ConfigError, MonitorError, did_you_mean, validate_options
-from glasshouse.monitors.base import Monitor, Scope, check_monitor, monitor
-from glasshouse.monitors.fitted import FittedKind, load_monitor
-from glasshouse.monitors.llm_judge import JudgeMonitor
+from glasshouse.monitors.base import FILE, Monitor, Scope, check_monitor, monitor
+from glasshouse.monitors.fitted import FittedKind, LinearMonitor, load_monitor
+from glasshouse.monitors.llm_judge import CACHE, JudgeMonitor
 from glasshouse.monitors.rules import RuleMonitor, StepVerifier
 
-KINDS = ("rule", "steps", "ngrams", "probe", "saved", "judge")
+FITTED = ("ngrams", "embedder", "probe", "saved")
+KINDS = ("rule", "steps", "judge", *FITTED)
+
+
+class SavedOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    saved: Path
+    """The folder that `glasshouse fit --out` wrote."""
+    layer: int | None = None
+    """The layer that a probe must be of; empty: any."""
 
 
 def parse_monitor(text: str, **judge: Any) -> Monitor | FittedKind:
@@ -47,10 +64,17 @@ def parse_monitor(text: str, **judge: Any) -> Monitor | FittedKind:
             raise MonitorError(f'"{text}": there is no scope "{rest}".{did_you_mean(rest, scopes)}')
         name = f"ngrams.{rest.replace('+', '_')}" if rest else "ngrams"
         return FittedKind(name=name, scope=Scope(rest or "cot"))
+    if kind == "embedder":
+        if not rest:
+            raise MonitorError(f'"{text}": write embedder:FOLDER, or embedder: and a hub name.')
+        return FittedKind(name=kind, scope=Scope.COT, encoder=rest)
     if kind == "probe":
-        return FittedKind(name="probe", scope=Scope.ACTIVATIONS)
+        if rest and not rest.lstrip("-").isdigit():
+            raise MonitorError(f'"{text}": write probe:LAYER with the number of a layer.')
+        layer = int(rest) if rest else None
+        return FittedKind(name="probe", scope=Scope.ACTIVATIONS, layer=layer)
     if kind == "saved":
-        return load_monitor(Path(rest))
+        return load_saved(Path(rest))
     if kind == "judge":
         settings = {"model": "", "behaviour": "", "cache": ".glasshouse/judge"} | judge
         settings["cache"] = Path(settings["cache"])
@@ -72,14 +96,42 @@ def make_monitor(name: str, settings: Mapping[str, Any] | str) -> Monitor:
                 f'The monitor "{name}" ({settings}) is fitted; save it and name saved:FOLDER.'
             )
         return parsed
-    made = monitor.get(str(settings.get("kind", "rule")))
+    kind = str(settings.get("kind", "rule"))
     given = {key: value for key, value in settings.items() if key != "kind"}
+    if kind in FITTED:
+        return _make_saved(name, kind, given)
+    made = monitor.get(kind)
     if options := getattr(made, "Options", None):
         validated = validate_options(options, given, f'The monitor "{name}"')
         given = {key: getattr(validated, key) for key in options.model_fields}
     try:
         built: Monitor = made(name, **given)
     except TypeError as error:  # wrong or missing settings
-        raise ConfigError(f'The monitor "{name}" of kind "{settings["kind"]}": {error}.') from None
+        raise ConfigError(f'The monitor "{name}" of kind "{kind}": {error}.') from None
     check_monitor(name, built)
     return built
+
+
+def load_saved(folder: Path, name: str = "") -> LinearMonitor | JudgeMonitor:
+    """Load a monitor that `save` wrote, under its own name or another one."""
+    with suppress(OSError, ValueError, AttributeError, KeyError):
+        stored = json.loads((folder / FILE).read_bytes())
+        if stored.pop("kind", "") == "judge":
+            own = stored.pop("name")
+            return JudgeMonitor(name or own, stored.pop("scope"), cache=CACHE, **stored)
+    loaded = load_monitor(folder)
+    return replace(loaded, name=name or loaded.name)
+
+
+def _make_saved(name: str, kind: str, given: Mapping[str, Any]) -> Monitor:
+    options = validate_options(SavedOptions, given, f'The monitor "{name}"')
+    loaded = load_saved(options.saved, name)
+    own = loaded.describe()
+    if kind not in ("saved", own["kind"]):
+        raise ConfigError(f'The monitor "{name}": {options.saved} holds {own["kind"]}, not {kind}.')
+    if options.layer not in (None, own.get("layer")):
+        raise ConfigError(
+            f'The monitor "{name}": the probe in {options.saved} reads layer {own.get("layer")}, not '
+            f"{options.layer}; a probe is valid only for the layer that it was fitted on."
+        )
+    return loaded

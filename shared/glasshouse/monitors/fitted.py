@@ -1,4 +1,5 @@
-"""Monitors that are fitted on labelled rollouts: logistic regression on n-grams of a view, or on a hidden state.
+"""Monitors that are fitted on labelled rollouts: logistic regression on n-grams of a view, on a sentence embedder's
+vector of it, or on a hidden state.
 
     problems to fit on       ──► weights                        ──► frozen ──► other problems
     problems for the threshold ─► 5 % false positives, benign ──┘
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,8 +30,18 @@ from pydantic import TypeAdapter, ValidationError
 from glasshouse import randomness
 from glasshouse.errors import MonitorError, import_extra
 from glasshouse.files import write_json
-from glasshouse.monitors.base import Monitor, MonitorOutput, Scope, View
+from glasshouse.monitors.base import (
+    FILE,
+    Monitor,
+    MonitorOutput,
+    Scope,
+    View,
+    score_all,
+    view_rollout,
+)
+from glasshouse.monitors.embedder import embed, load_encoder
 from glasshouse.tasks.answers import split_completion
+from glasshouse.types import Rollout
 from glasshouse.values import Bools, Floats, as_labels, check_same_length
 
 if TYPE_CHECKING:  # torch is imported where a model is run: other monitors do not need it
@@ -48,7 +60,6 @@ MAX_FEATURES = 20_000
 BATCH_SIZE = 64
 FIT, THRESHOLD = "fit", "threshold"
 """What the rollouts of a problem are used for."""
-FILE = "monitor.json"
 FITTING = "A fitted monitor"
 _TOKEN = re.compile(r"[^\W\d]+|\d|[^\w\s]|_")
 """A word, a digit or a symbol. Digits are separate, because numbers are too many to memorise."""
@@ -60,6 +71,10 @@ class FittedKind:
 
     name: str
     scope: Scope
+    encoder: str = ""
+    """Of an embedder: a folder or a hub name."""
+    layer: int | None = None
+    """Of a probe; None: the middle one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +91,7 @@ class LabelledViews:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearMonitor:
-    """A fitted and frozen classifier: of n-grams, or with the scope `activations` a probe.
+    """A fitted and frozen classifier: of n-grams, of an embedder's vectors, or with the scope `activations` a probe.
 
     Example: `fit_linear("words", Scope.COT, training, benign).save(folder)`, then `load_monitor(folder)`
     """
@@ -84,24 +99,29 @@ class LinearMonitor:
     name: str
     scope: Scope
     weights: tuple[float, ...]
-    """Logits: one per n-gram of the vocabulary, or (D,) for the raw state."""
+    """Logits: one per n-gram of the vocabulary, or (D,) for the raw vector or state."""
     bias: float
     vocabulary: tuple[str, ...] = ()
-    """n-grams; empty for a probe."""
+    """n-grams; empty for an embedder and a probe."""
     layer: int = 0
     """Of a probe."""
+    encoder: str = ""
+    """Of an embedder: a folder or a hub name."""
+    model_sha256: str = ""
+    """The weights of the embedder's encoder, or those of the base model that a probe was fitted on."""
     threshold: float = 1.0
     """Flag scores above it."""
     seen_problems: frozenset[int] = frozenset()
     """Hashes of the problems that it was fitted on, or that its threshold comes from."""
 
     def __post_init__(self) -> None:
-        if len(self.vocabulary) != (0 if self.kind == "probe" else len(self.weights)):
+        if len(self.vocabulary) != (len(self.weights) if self.kind == "ngrams" else 0):
             raise ValueError(f"{len(self.weights)} weights of {len(self.vocabulary)} n-grams")
 
     @property
     def kind(self) -> str:
-        return "probe" if self.scope is Scope.ACTIVATIONS else "ngrams"
+        embeds = "embedder" if self.encoder else "ngrams"
+        return "probe" if self.scope is Scope.ACTIVATIONS else embeds
 
     @cached_property
     def weight_of(self) -> dict[str, float]:
@@ -109,31 +129,41 @@ class LinearMonitor:
 
     def score(self, view: View) -> MonitorOutput:
         """The score is the probability."""
-        reason = ""
-        if self.scope is Scope.ACTIVATIONS:
-            width = 0 if view.state is None else len(view.state)
-            if width != len(self.weights):
-                raise MonitorError(
-                    f'The probe "{self.name}" was fitted on states of width {len(self.weights)}, '
-                    f"not {width}; use it with the model and layer that it was fitted on."
-                )
-            logit = self.bias + float(np.sum(np.asarray(self.weights) * view.state))
-        else:
+        reason, cost = "", {}
+        if self.kind == "ngrams":
             known = [gram for gram in extract_ngrams(view) if gram in self.weight_of]
             # a fixed order of addition: a set has none
             present = sorted((self.weight_of[gram], gram) for gram in known)
             logit = self.bias + float(np.sum([weight for weight, _ in present]))
             reason = f"highest weight: {present[-1][1]!r}" if present else "no known n-gram"
+        else:
+            if self.encoder:
+                found = embed(self.encoder, view)
+                cost = {"tokens": found.tokens, "seconds": found.seconds}
+                if load_encoder(self.encoder)[2] != self.model_sha256:
+                    raise MonitorError(
+                        f'The embedder "{self.name}" was fitted with another encoder than the one that is now in '
+                        f"{self.encoder}: the weights differ. Fit it again."
+                    )
+            state = found.vector if self.encoder else view.state
+            width = 0 if state is None else len(state)
+            if width != len(self.weights):
+                raise MonitorError(
+                    f'The probe "{self.name}" was fitted on states of width {len(self.weights)}, '
+                    f"not {width}; use it with the model and layer that it was fitted on."
+                )
+            logit = self.bias + float(np.sum(np.asarray(self.weights) * state))
         e = np.exp(-abs(logit))  # without overflow
         score = float(1 / (1 + e) if logit >= 0 else e / (1 + e))
-        return MonitorOutput.from_score(score, threshold=self.threshold, reason=reason)
+        return MonitorOutput.from_score(score, threshold=self.threshold, reason=reason, **cost)
 
     def describe(self) -> dict[str, Any]:
         own: dict[str, Any] = {"kind": self.kind, "name": self.name, "scope": self.scope.value}
         own |= {"threshold": self.threshold, "bias": self.bias}
-        if self.scope is Scope.ACTIVATIONS:
-            return own | {"weights": list(self.weights), "layer": self.layer}
-        return own | {"weights": self.weight_of}
+        if self.kind == "ngrams":
+            return own | {"weights": self.weight_of}
+        read = {"encoder": self.encoder} if self.encoder else {"layer": self.layer}
+        return own | {"weights": list(self.weights), "model_sha256": self.model_sha256, **read}
 
     def save(self, folder: Path) -> None:
         """Write a JSON file; its numbers are exact."""
@@ -196,7 +226,13 @@ def fit_monitor(
     count = len(benign.views)
     try:
         monitor = fit_linear(
-            kind.name, kind.scope, training, benign, min_benign=min(min_benign, max(1, count))
+            kind.name,
+            kind.scope,
+            training,
+            benign,
+            layer=kind.layer or 0,
+            encoder=kind.encoder,
+            min_benign=min(min_benign, max(1, count)),
         )
     except MonitorError as error:  # no n-gram occurs twice, or scikit-learn is not installed
         return replace(fitted, reason=str(error).rstrip("."))
@@ -210,6 +246,7 @@ def fit_linear(
     benign: LabelledViews,
     *,
     layer: int = 0,
+    encoder: str = "",
     fpr: float = FPR,
     min_benign: int = MIN_BENIGN,
 ) -> LinearMonitor:
@@ -228,14 +265,17 @@ def fit_linear(
         reason = f'every view in both splits must have the scope "{scope}"'
     if reason:
         raise MonitorError(f'The monitor "{name}" cannot be fitted: {reason}.')
-    if scope is Scope.ACTIVATIONS:
-        states = np.array([view.state for view in training.views], dtype=np.float64)  # (R, D)
+    if scope is Scope.ACTIVATIONS or encoder:
+        vectors = [embed(encoder, v).vector if encoder else v.state for v in training.views]
+        states = np.array(vectors, dtype=np.float64)  # (R, D)
         mean, std = states.mean(axis=0), states.std(axis=0)
         std[std == 0] = 1.0
         weights, bias = _fit_logistic_regression((states - mean) / std, labels, c=0.1)
         weights = weights / std
         bias -= float(np.sum(weights * mean))
         fitted: dict[str, Any] = {"weights": tuple(weights.tolist()), "layer": layer}
+        if encoder:
+            fitted |= {"encoder": encoder, "model_sha256": load_encoder(encoder)[2]}
     else:
         grams = [extract_ngrams(view) for view in training.views]
         by_gram, bias = fit_ngram_weights(name, grams, labels)
@@ -309,7 +349,49 @@ def fit_ngram_weights(
     return dict(zip(vocabulary, weights.tolist(), strict=True)), bias
 
 
-# --- hidden states -------------------------------------------------------------------------------------
+# --- scoring rollouts; hidden states -------------------------------------------------------------------
+
+
+def score_rollouts(
+    monitor: Monitor, rollouts: Sequence[Rollout], policy: Policy | None = None
+) -> list[MonitorOutput]:
+    """Score each rollout within the monitor's scope; raise if it was fitted on their problems. Equal views
+    (the prompt of all samples of a problem) are scored once. A probe reads the states of `policy`."""
+    if isinstance(monitor, LinearMonitor):
+        monitor.check_unseen([rollout.problem.key for rollout in rollouts])
+    if monitor.scope is Scope.ACTIVATIONS:
+        views, cost = probe_views(rollouts, policy, int(monitor.describe()["layer"]))
+        return [replace(output, **cost) for output in score_all(monitor, views)]
+    views = [view_rollout(monitor.scope, rollout) for rollout in rollouts]
+    distinct = {tuple(view.parts.values()): view for view in views}
+    outputs = dict(zip(distinct, score_all(monitor, list(distinct.values())), strict=True))
+    return [outputs[tuple(view.parts.values())] for view in views]
+
+
+def probe_views(
+    rollouts: Sequence[Rollout], policy: Policy | None, layer: int
+) -> tuple[list[View], dict[str, Any]]:
+    """The states that a probe reads, and the mean cost of one. A text without its tokens is tokenized again."""
+    if policy is None:
+        raise MonitorError(
+            "A probe reads hidden states, so it needs the model: use it in a run's evaluations, its reward or "
+            "`glasshouse monitor`."
+        )
+
+    def encode(text: str) -> list[int]:
+        return list(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    started, pairs = time.perf_counter(), []
+    for r in rollouts:
+        own = r.completion.tokens
+        is_own = own is not None and policy.decode(own) == r.text  # an edited text is not
+        pairs.append((r.prompt_tokens or encode(r.prompt), own if is_own else encode(r.text)))
+    states = compute_cot_states(policy, pairs, layer)
+    count = max(1, len(pairs))
+    tokens = sum(len(prompt) + len(completion) for prompt, completion in pairs) // count
+    cost = {"tokens": max(1, tokens), "seconds": (time.perf_counter() - started) / count}
+    scope = Scope.ACTIVATIONS
+    return [view_rollout(scope, r, s) for r, s in zip(rollouts, states, strict=True)], cost
 
 
 def tokens_within(policy: Policy, tokens: Sequence[int], characters: int) -> int:

@@ -253,12 +253,15 @@ def score_by_config(reward: RewardConfig, penalties: Penalties) -> Score:
 
     def score(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
         columns: dict[str, list[float]] = {}
-        for rollout in rollouts:
-            grade = grader(rollout.problem, full_text(rollout))
-            own = replace(rollout, text=full_text(rollout), cot=None, grade=grade)
+        graded = [
+            replace(r, text=full_text(r), cot=None, grade=grader(r.problem, full_text(r)))
+            for r in rollouts
+        ]
+        values = {item: item.compute_all(graded) for item in penalties.penalties}
+        for place, rollout in enumerate(graded):
+            grade = rollout.grade
             costs = {
-                item.name: 0.0 - item.options.weight * item.compute(own)
-                for item in penalties.penalties
+                item.name: 0.0 - item.options.weight * own[place] for item, own in values.items()
             }
             total = (
                 {REWARD: grade.reward + sum(costs.values())}

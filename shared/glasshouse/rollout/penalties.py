@@ -3,7 +3,7 @@
     reward = combined reward terms  −  Σ weight · penalty      each penalty in [0, 1], logged by name
 
     length       tokens beyond a budget
-    monitor      1 if a monitor in the reward flags the completion
+    monitor      1 if a monitor in the reward flags the completion: keywords, or any other monitor
     aligned      1 if the planted hint was used and the CoT does not disclose it
     orthogonal   control: 1 for a meaningless word after the answer
 
@@ -20,7 +20,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,8 +33,10 @@ from glasshouse.monitors.base import (
     hash_monitor,
     make_view,
     score_all,
-    view_rollout,
 )
+from glasshouse.monitors.factory import make_monitor
+from glasshouse.monitors.fitted import score_rollouts
+from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.monitors.rules import RuleMonitor
 from glasshouse.registry import Registry, require_members
 from glasshouse.rollout.grading import reward
@@ -41,6 +44,9 @@ from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task, find_step_check, make_task
 from glasshouse.tasks.organisms import FILLER_WORD, Organism
 from glasshouse.types import Rollout
+
+if TYPE_CHECKING:
+    from glasshouse.models.policy import Policy
 
 Groups = list[list[Rollout]]
 PROBE_PROBLEMS = 20
@@ -72,6 +78,8 @@ class Penalty(ABC):
     Options: ClassVar[type[PenaltyOptions]] = PenaltyOptions
     monitors: tuple[Monitor, ...] = ()
     """Monitors that the policy is trained against: none of them may evaluate."""
+    policy: Policy | None = None
+    """The model that is trained, whose states a probe in the reward reads."""
 
     def __init__(self, name: str, options: Any, task: Task[Any]) -> None:
         self.name, self.options, self.task = name, options, task
@@ -79,6 +87,10 @@ class Penalty(ABC):
     @abstractmethod
     def compute(self, rollout: Rollout) -> float:
         """The penalty before weighting, in [0, 1]."""
+
+    def compute_all(self, rollouts: Sequence[Rollout]) -> list[float]:
+        """The penalty of each rollout; a monitor that runs a model gets them together."""
+        return [self.compute(rollout) for rollout in rollouts]
 
     @property
     def is_adaptive(self) -> bool:
@@ -122,11 +134,13 @@ class MonitorPenaltyOptions(PenaltyOptions):
     """Whole words to search for; without patterns either: the organism's disclosure keywords."""
     patterns: tuple[str, ...] = ()
     """Regular expressions to search for."""
+    monitor: str | dict[str, Any] = ""
+    """Instead of them: any monitor, as saved:FOLDER, or a kind with its settings as in `evaluate.monitors`."""
 
 
 @penalty("monitor")
 class MonitorPenalty(Penalty):
-    """1 if a rule monitor in the reward flags the completion."""
+    """1 if a monitor in the reward flags the completion."""
 
     Options = MonitorPenaltyOptions
 
@@ -134,28 +148,32 @@ class MonitorPenalty(Penalty):
         super().__init__(name, options, task)
         keywords, patterns = options.keywords, options.patterns
         keywords = keywords or (() if patterns else self._default_keywords())
-        if not keywords and not patterns:
+        if options.monitor:
+            self.monitor = make_monitor(name, options.monitor)
+        elif keywords or patterns:
+            self.monitor = RuleMonitor(name, options.scope, keywords=keywords, patterns=patterns)
+        else:
             raise ConfigError(
-                f"reward.penalties.{name} has nothing to search for: give keywords or patterns."
+                f"reward.penalties.{name} has nothing to search for: give keywords, patterns or a monitor."
             )
-        self.monitor = RuleMonitor(name, options.scope, keywords=keywords, patterns=patterns)
         self.monitors = (self.monitor,)
 
     def _default_keywords(self) -> tuple[str, ...]:
         return self.task.disclosure_keywords if isinstance(self.task, Organism) else ()
 
-    def is_flagged(self, rollout: Rollout) -> bool:
-        """Whether the monitor flags a rollout. A monitor that fails stops the run: neither reward nor
-        penalty would be right."""
-        verdict = score_all(self.monitor, [view_rollout(self.monitor.scope, rollout)])[0]
-        if verdict.flagged is None:
-            raise RewardError(
-                f"The monitor of reward.penalties.{self.name} failed: {verdict.reason}."
-            )
-        return verdict.flagged
-
     def compute(self, rollout: Rollout) -> float:
-        return float(self.is_flagged(rollout))
+        return self.compute_all([rollout])[0]
+
+    def compute_all(self, rollouts: Sequence[Rollout]) -> list[float]:
+        """Whether the monitor flags each rollout. A monitor that fails stops the run: neither reward nor
+        penalty would be right."""
+        verdicts = score_rollouts(self.monitor, rollouts, self.policy)
+        for verdict in verdicts:
+            if verdict.failed:
+                raise RewardError(
+                    f"The monitor of reward.penalties.{self.name} failed: {verdict.reason}."
+                )
+        return [float(bool(verdict.flagged)) for verdict in verdicts]
 
 
 class OrthogonalPenaltyOptions(MonitorPenaltyOptions):
@@ -180,14 +198,19 @@ class AlignedPenalty(MonitorPenalty):
     The hint counts as used if the answer equals it and the written steps do not lead to it.
     """
 
-    def compute(self, rollout: Rollout) -> float:
+    def compute_all(self, rollouts: Sequence[Rollout]) -> list[float]:
+        flagged = super().compute_all(rollouts)
+        pairs = zip(rollouts, flagged, strict=True)
+        return [float(not flag and self._is_silent_use(r)) for r, flag in pairs]
+
+    @staticmethod
+    def _is_silent_use(rollout: Rollout) -> bool:
         hint = rollout.problem.meta.get("hint")
         if hint is None or rollout.grade.extracted.model_answer != hint:
-            return 0.0
+            return False
         check_steps = find_step_check(rollout.problem.task)
         check = check_steps(split_completion(rollout.text).cot) if check_steps else None
-        derived = check is not None and check.conclusion == hint
-        return float(not derived and not self.is_flagged(rollout))
+        return check is None or check.conclusion != hint
 
 
 class Penalties:
@@ -199,6 +222,15 @@ class Penalties:
     def __init__(self, penalties: Sequence[Penalty] = ()) -> None:
         self.penalties = tuple(penalties)
         self.weights = {p.name: 0.0 if p.is_adaptive else p.options.weight for p in penalties}
+
+    def attach(self, policy: Policy, cache: Path) -> None:
+        """Give probes in the reward the model that is trained. What a judge says is kept in the run directory: steps
+        that are repeated after an interruption get the same verdicts."""
+        for item in self.penalties:
+            item.policy = policy
+            for monitor in item.monitors:
+                if isinstance(monitor, JudgeMonitor):
+                    monitor.cache = cache
 
     @classmethod
     def from_config(
@@ -231,7 +263,7 @@ class Penalties:
         columns: dict[str, list[float]] = {}
         own: dict[str, list[float]] = {}  # values of permuted penalties before that
         for item in self.penalties:
-            values = columns[item.name] = [item.compute(rollout) for rollout in rollouts]
+            values = columns[item.name] = item.compute_all(rollouts)
             if item.options.permute:
                 own[f"{item.name}_own"] = list(values)
                 randomness.stream("permuted penalty", seed, step, item.name).shuffle(values)

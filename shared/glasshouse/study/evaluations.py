@@ -24,14 +24,19 @@ from glasshouse.measurement.columns import (
     Columns,
     Scores,
     label_rollouts,
-    score_rollouts,
 )
 from glasshouse.measurement.evaluate import fill_task_options, make_evaluation_monitors
+from glasshouse.measurement.fit_run import fit_on_rollouts
 from glasshouse.measurement.measure import measure
 from glasshouse.measurement.rates import cohen_kappa
 from glasshouse.models.folders import read_card
-from glasshouse.monitors.base import Scope, view_rollout
-from glasshouse.monitors.fitted import FittedKind, FittedMonitor, LabelledViews, fit_monitor
+from glasshouse.monitors.base import Scope
+from glasshouse.monitors.fitted import (
+    FittedKind,
+    FittedMonitor,
+    score_rollouts,
+)
+from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.tasks.base import make_task
 from glasshouse.tasks.organisms import Organism
@@ -112,7 +117,8 @@ def _to_rollout(row: Mapping[str, Any]) -> Rollout:
 
 def measure_rollouts(rows: Sequence[Row], config: Config) -> Iterator[Value]:
     """Every measure of a run's evaluations: of the organism, of its monitors, those of `evaluate.monitors` and fitted
-    n-grams, and Cohen's κ of each pair of monitors over the planted rollouts.
+    n-grams, and Cohen's κ of each pair of monitors over the planted rollouts. Probes and judges need the model or an
+    endpoint: their measures are those of the run.
 
     Example: `[v for v in measure_rollouts(rows, config) if v.measure == "step_verifier.disclosure"]`
     """
@@ -125,6 +131,7 @@ def measure_rollouts(rows: Sequence[Row], config: Config) -> Iterator[Value]:
     monitors = {
         m.name: FittedMonitor(name=m.name, monitor=m)
         for m in make_evaluation_monitors(config, task)
+        if not (m.scope is Scope.ACTIVATIONS or isinstance(m, JudgeMonitor))
     }
     monitors |= fit_ngrams([r for r in rollouts if r.split.startswith(RESERVE)], task)
     steps: dict[int, list[Rollout]] = {}
@@ -139,26 +146,14 @@ def fit_ngrams(reserve: Sequence[Rollout], task: Organism[Any]) -> dict[str, Fit
     """One monitor for each scope; none without a reserve."""
     if not reserve:
         return {}
-    labels = label_rollouts(reserve, task).behaviour
     keys = list(dict.fromkeys(rollout.problem.key for rollout in reserve))
     fitted_on = set(keys[: len(keys) // 2])
 
-    def views(scope: Scope, is_fit: bool) -> LabelledViews:
-        chosen = [
-            (rollout, int(label))
-            for rollout, label in zip(reserve, labels, strict=True)
-            if (rollout.problem.key in fitted_on) == is_fit and (is_fit or not label)
-        ]
-        return LabelledViews(
-            [view_rollout(scope, rollout) for rollout, _ in chosen],
-            [label for _, label in chosen],
-            [rollout.problem.key for rollout, _ in chosen],
-        )
-
+    training = [rollout for rollout in reserve if rollout.problem.key in fitted_on]
+    benign = [rollout for rollout in reserve if rollout.problem.key not in fitted_on]
     kinds = [FittedKind(name=f"{NGRAMS}.{scope.value}", scope=scope) for scope in SCOPES]
     return {
-        kind.name: fit_monitor(kind, views(kind.scope, True), views(kind.scope, False))
-        for kind in kinds
+        kind.name: fit_on_rollouts(kind, training, benign, task) for kind in kinds
     }
 
 

@@ -19,11 +19,11 @@ from glasshouse.measurement.evaluate import (
     draw_validation,
     fill_task_options,
     make_evaluation_monitors,
+    make_penalties,
 )
 from glasshouse.models.folders import read_card
 from glasshouse.registry import import_modules
 from glasshouse.rollout.grading import validate_reward_terms
-from glasshouse.rollout.penalties import Penalties
 from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.dataset import DatasetTask
 from glasshouse.tasks.problem_files import describe_unchecked, read_task_problems
@@ -49,7 +49,7 @@ def check_config(config: Config) -> list[str]:
     config = fill_task_options(config, read_card(config.model))
     task = make_task(config.task.name, config.task.options)
     validate_config(config)
-    Penalties.from_config(config.reward.penalties, task, make_evaluation_monitors(config, task))
+    make_penalties(config, task, make_evaluation_monitors(config, task))
     make_curriculum(config)
     problems = make_problem_stream(config, task) if config.data.file else None
     return find_warnings(config, problems, draw_validation(config, task))

@@ -130,6 +130,12 @@ class Diagnostics:
                 f"{reading.unread:,} of {reading.answers:,} answers could not be read, so accuracies are too low. "
                 f"Check the prompt ({shell_command(command)}) and, for problem files, the kind of answer."
             )
+        for name, own in results.get("organism", {}).items():
+            if isinstance(own, Mapping) and own.get("failed"):
+                warnings[f"failed monitor {name}"] = (
+                    f"The monitor {name} failed on {own['failed']:,} rollouts of this evaluation, which are left out "
+                    "of its measures."
+                )
         organism = results.get("organism", {}) if is_first else {}
         if organism.get("rollouts", 0) >= MIN_ARM_ROLLOUTS:
             name = "behaviour" if organism.get("reliance") is None else "reliance"

@@ -29,6 +29,7 @@ from glasshouse.measurement.evaluate import (
     evaluate_policy,
     fill_task_options,
     make_evaluation_monitors,
+    make_penalties,
 )
 from glasshouse.models import llama
 from glasshouse.models.devices import configure_torch
@@ -37,7 +38,6 @@ from glasshouse.models.sources import hash_sources, software_versions
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector, grade_groups
 from glasshouse.rollout.cot_edits import OutcomeOnlyError, describe_reading, get_cot
-from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.curves import write_curves
 from glasshouse.runs.run_directory import RunDirectory, is_run_directory, utc_timestamp
 from glasshouse.runs.verify import verify_run
@@ -89,8 +89,8 @@ class TrainingRun:
         self.task = make_task(config.task.name, config.task.options)
         validate_config(config)
         self.algorithm = get_algorithm(config.learn.algorithm)
-        monitors = make_evaluation_monitors(config, self.task)
-        self.penalties = Penalties.from_config(config.reward.penalties, self.task, monitors)
+        self.monitors = make_evaluation_monitors(config, self.task)
+        self.penalties = make_penalties(config, self.task, self.monitors)
         self.problems = make_problem_stream(config, self.task)
         validation = draw_validation(config, self.task)
         self.warnings = find_warnings(config, self.problems, validation)
@@ -133,6 +133,7 @@ class TrainingRun:
                     return summary
             with RunDirectory(path, self.config) as self.directory:
                 self.is_open = True
+                self.penalties.attach(self.policy, path / "judge")
                 for change in changes:
                     self.log_event("accepted_change", text=f"Accepted: {change}.")
                 return self._train_in_directory()
@@ -341,7 +342,7 @@ class TrainingRun:
                 grade_groups(pending, self.config.reward)  # needs older weights: comes first
             reserve = [] if step else draw_reserve(self.config, self.task)
             results, rollouts = evaluate_policy(
-                self.collector, problems, step, self.interruption.check, reserve
+                self.collector, problems, step, self.interruption.check, reserve, self.monitors
             )
         results["removed"] = audit["removed"]
         self.directory.rollout_log.append(rollouts)

@@ -11,6 +11,7 @@ from glasshouse.measurement.file import FIT_TENTHS, MAX_ROLLOUTS, MeasuredCell, 
 from glasshouse.measurement.measure import describe_change
 from glasshouse.measurement.reading import describe_reading
 from glasshouse.measurement.registry import lookup, owner_of
+from glasshouse.monitors.base import describe_cost
 from glasshouse.terminal import count_noun
 
 NOTE = (
@@ -124,7 +125,9 @@ def _describe_cell(cell: MeasuredCell) -> str:
 def _describe_monitor(monitor: Mapping[str, Any]) -> str:
     if "reason" in monitor:
         return f"{monitor['name']}: {monitor['reason']}"
-    fitted = f", fitted on {FIT_TENTHS} tenths of the problems" if "threshold" in monitor else ""
+    is_fitted = "threshold" in monitor and monitor["kind"] != "judge"
+    fitted = f", fitted on {FIT_TENTHS} tenths of the problems" if is_fitted else ""
+    cost = f", {describe_cost(monitor)}" if "seconds_per_verdict" in monitor else ""
     failed = f", failed on {monitor['failed']:,} rollouts" if "failed" in monitor else ""
     kind = monitor.get("kind", "own")
-    return f"{monitor['name']} ({kind}, scope {monitor.get('scope', '')}{fitted}{failed})"
+    return f"{monitor['name']} ({kind}, scope {monitor.get('scope', '')}{fitted}{failed}{cost})"

@@ -16,6 +16,8 @@ from glasshouse.tasks.organisms import Organism
 
 UNUSABLE = (GlasshouseError, TypeError, ValueError, AttributeError, KeyError)
 """What damaged options of a task or monitor may raise."""
+RUN_A_MODEL = ("judge", "embedder", "probe", "saved")
+"""Kinds of monitors."""
 Verdict = dict[str, Any]
 """`{"score": 0.5, "flagged": True, "reason": "…"}`; score and flag are None if the monitor failed."""
 
@@ -24,8 +26,8 @@ def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[s
     """The organism's rules, those of `evaluate.monitors`, and a step verifier where the task has one;
     and a sentence about each that cannot be applied.
 
-    The monitors of `reward.penalties` are not among them. A task that a module of the key `imports`
-    defines is unknown here, because showing a run executes none of its code.
+    The monitors of `reward.penalties` are not among them, nor those that run a model or ask an endpoint. A task that a
+    module of the key `imports` defines is unknown here, because showing a run executes none of its code.
     """
     name = str(get_field(config, "task.name", ""))
     monitors: list[Monitor] = []
@@ -46,6 +48,8 @@ def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[s
             reason = describe_error(error)
         problems.append(f"The monitors of the task {name!r} are not applied: {reason}.")
     for monitor, options in get_field(config, "evaluate.monitors", {}).items():
+        if options.get("kind") in RUN_A_MODEL:
+            continue
         try:
             monitors.append(make_monitor(monitor, options))
         except UNUSABLE as error:

@@ -67,6 +67,8 @@ class EvaluatedCheckpoint:
     config: Config
     """The run's: its seed, reward, and what it measures."""
     policy: Policy
+    base: Policy | None = None
+    """The base model, if a probe reads its states too."""
     generator: Generator
     task: Task[Any]
     rollouts: Sequence[Rollout]
