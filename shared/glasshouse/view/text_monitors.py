@@ -48,10 +48,9 @@ def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[s
             reason = describe_error(error)
         problems.append(f"The monitors of the task {name!r} are not applied: {reason}.")
     for monitor, options in get_field(config, "evaluate.monitors", {}).items():
-        if options.get("kind") in RUN_A_MODEL:
-            continue
         try:
-            monitors.append(make_monitor(monitor, options))
+            if options.get("kind") not in RUN_A_MODEL:
+                monitors.append(make_monitor(monitor, options))
         except UNUSABLE as error:
             problems.append(f"evaluate.monitors.{monitor} is not applied: {describe_error(error)}.")
     if find_step_check(inner) and get_field(config, "task.style", "cot") == "cot":
