@@ -152,9 +152,7 @@ def fit_ngrams(reserve: Sequence[Rollout], task: Organism[Any]) -> dict[str, Fit
     training = [rollout for rollout in reserve if rollout.problem.key in fitted_on]
     benign = [rollout for rollout in reserve if rollout.problem.key not in fitted_on]
     kinds = [FittedKind(name=f"{NGRAMS}.{scope.value}", scope=scope) for scope in SCOPES]
-    return {
-        kind.name: fit_on_rollouts(kind, training, benign, task) for kind in kinds
-    }
+    return {kind.name: fit_on_rollouts(kind, training, benign, task) for kind in kinds}
 
 
 def _measure_step(
