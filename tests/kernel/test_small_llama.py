@@ -294,17 +294,30 @@ def test_a_run_says_that_the_kernel_computed_it_and_another_path_is_refused(
 # ── building ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("case", ["damaged", "foreign"])
+@pytest.mark.parametrize("case", ["damaged", "foreign", "garbage", "another library"])
 def test_a_damaged_or_foreign_file_is_built_again(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, folder = tmp_path / "short.c", tmp_path / "cache"  # compiled in no time
-    source.write_text("int adamw(void) { return 1; }\n")
+    source.write_text("".join(f"int {name}(void) {{ return 1; }}\n" for name in build.FUNCTIONS))
     monkeypatch.setattr(build, "SOURCE", source)
     first = build.build_kernel("baseline", folder)
     assert build.build_kernel("baseline", folder) == first
+    content = first.read_bytes()
+    if case != "foreign":
+        first.unlink()  # this process has loaded it
     if case == "damaged":
-        first.write_bytes(first.read_bytes()[:-1] + b"x")
+        first.write_bytes(content[:-1] + b"x")
+    elif case != "foreign":  # its name has the right hash of its content
+        key = first.name.partition("-")[0]
+        if case == "garbage":
+            first.write_bytes(b"x" * 4096)
+        else:
+            other = tmp_path / "other.c"
+            other.write_text("int adamw(void) { return 2; }\n")
+            compiler = [*build.find_compiler(), *build.FLAGS, str(other), "-o", str(first)]
+            subprocess.run(compiler, check=True)
+        first.rename(folder / build.name_file(key, first))
     elif os.getuid() == 0:  # it belongs to another user, who could have written anything
         os.chown(first, 65534, -1)
     else:

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,11 @@ VARIANTS = {
     "baseline": [],
 }
 """Flags by the width of the registers. All variants compute the same bits."""
+FUNCTIONS = (
+    "adamw", "backward", "generate", "logprobs", "pack_weights", "panel_count", "parameter_count", "rotary_tables",
+    "sum_squares", "tape_size",
+)  # fmt: skip
+"""What `small_llama` calls."""
 TIMEOUT = 300
 
 
@@ -93,12 +99,18 @@ def compile_command(variant: str) -> tuple[list[str], str]:
 
 
 def find_built(variant: str, folder: Path | None = None) -> Path | None:
-    """The intact compiled file of this variant in the cache."""
+    """The intact compiled file of this variant in the cache; any other file of its name is removed."""
     _, key = compile_command(variant)
     for file in (folder or cache_folder()).glob(f"{key}-*.so"):
-        if file.name == name_file(key, file) and file.stat().st_uid in (os.getuid(), 0):
-            return file
+        with suppress(OSError):  # it cannot be loaded, or is gone
+            is_own = file.stat().st_uid in (os.getuid(), 0)
+            if is_own and file.name == name_file(key, file):
+                library = ctypes.CDLL(str(file))
+                if all(hasattr(library, name) for name in FUNCTIONS):
+                    return file
         print(f"{file} is damaged or not yours; compiling the kernel again.", file=sys.stderr)
+        with suppress(OSError):
+            file.unlink()
     return None
 
 

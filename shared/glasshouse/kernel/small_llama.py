@@ -177,7 +177,7 @@ class SmallLlama:
             )
             tokens[places], logprobs[places], lengths[places] = results
 
-        deque_all(self._map(run, divide_prompts(prompts, self.threads, limit)))
+        list(self._map(run, divide_prompts(prompts, self.threads, limit)))
         return tokens, logprobs, lengths
 
     def logprobs(self, groups: Sequence[Group], temperature: float = 1.0) -> Tape:
@@ -195,7 +195,7 @@ class SmallLlama:
             memory = at(self.memory[starts[n] :])
             self.library.logprobs(model, ctypes.byref(units[n].struct), memory, at(results[n]))
 
-        deque_all(self._map(run, range(len(units))))
+        list(self._map(run, range(len(units))))
         return Tape(units, starts, results, temperature)
 
     def gradients(self, tape: Tape, grads: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
@@ -204,10 +204,8 @@ class SmallLlama:
         model = self._prepare(tape.temperature, 0)
 
         def run(n: int) -> np.ndarray:
-            result, grad = (
-                np.empty(self.count, np.float32),
-                np.ascontiguousarray(grads[n], np.float32),
-            )
+            result = np.empty(self.count, np.float32)
+            grad = np.ascontiguousarray(grads[n], np.float32)
             memory = at(self.memory[tape.starts[n] :])
             unit = ctypes.byref(tape.units[n].struct)
             self.library.backward(model, unit, at(grad), memory, at(result))
@@ -294,11 +292,6 @@ def at(array: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-def deque_all(items: Iterable[Any]) -> None:
-    for _ in items:
-        pass
-
-
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "kernel")
@@ -326,15 +319,9 @@ class KernelAdamW(torch.optim.AdamW):
                 state["step"] += 1
                 count = int(state["step"])
                 options = _AdamW(
-                    1 - rate * group["weight_decay"],
-                    beta1,
-                    beta2,
-                    1 - beta1,
-                    1 - beta2,
-                    rate / (1 - beta1**count),
-                    math.sqrt(1 - beta2**count),
-                    group["eps"],
-                )
+                    1 - rate * group["weight_decay"], beta1, beta2, 1 - beta1, 1 - beta2,
+                    rate / (1 - beta1**count), math.sqrt(1 - beta2**count), group["eps"],
+                )  # fmt: skip
                 grad = parameter.grad.contiguous()
                 pointers = [
                     t.data_ptr() for t in (grad, parameter, state["exp_avg"], state["exp_avg_sq"])
