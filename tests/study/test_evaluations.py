@@ -16,6 +16,7 @@ from tests.study.synthetic_study import make_row
 
 from glasshouse.measurement.evaluate import draw_reserve, draw_validation
 from glasshouse.measurement.rates import cohen_kappa
+from glasshouse.models.sources import software_versions
 from glasshouse.runs.run_directory import load_evaluations
 from glasshouse.study.analysis import analyse_study
 from glasshouse.study.evaluations import (
@@ -143,6 +144,11 @@ def make_study(**changes: Any) -> Study:
         "questions": [{"ask": "?", "measure": "reliance", "arm": "other", "expect": "rises"}],
     }
     return parse_study(tree | changes, "the study")
+
+
+def test_what_a_worker_reports_of_its_software_can_be_read_without_torch() -> None:
+    """PyTorch's version is a text of its own class: the process of the pool would import torch to unpickle it."""
+    assert {type(version) for version in software_versions().values()} == {str}
 
 
 def test_a_check_compares_bytes_or_verdicts_where_other_bits_are_expected() -> None:

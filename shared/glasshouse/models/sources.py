@@ -141,7 +141,7 @@ def software_versions() -> dict[str, str]:
     """Return the versions of everything that can change the last bits of a result."""
     return {
         "glasshouse": __version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # its own class would import torch where it is unpickled
         "transformers": transformers.__version__,
         "python": sys.version.split()[0],
         "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{_cpu_model()}",
