@@ -284,8 +284,8 @@ def draw_validation(config: Config, task: Task[Any]) -> list[Problem]:
 
 def draw_reserve(config: Config, task: Task[Any]) -> list[Problem]:
     """Return `evaluate.reserve` further held-out problems, which no evaluation uses."""
-    first = _count_drawn(config)
-    return _draw_held_out(config, task, first + config.evaluate.reserve)[first:]
+    first, further = _count_drawn(config), config.evaluate.reserve
+    return _draw_held_out(config, task, first + further)[first:] if further else []
 
 
 def _count_drawn(config: Config) -> int:
