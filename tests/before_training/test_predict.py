@@ -60,6 +60,17 @@ def test_a_mode_that_was_not_sampled_decides_nothing_until_rl_would_sample_it_no
     assert predict(make_base(**missing, groups=200), weights=()).outcome.verdict == "remove"
 
 
+def test_one_silent_rollout_gives_no_interval_and_says_how_many_would():
+    style = np.where(np.arange(1600) % 5 < 3, 0, 1)
+    style[7] = 2
+    penalty = (style == 1).astype(float)
+    base = make_base((0.6, 0.4, 0), (0.95, 0), 0.7, style=style, penalty=penalty)
+    found = predict(base, weights=()).outcome
+    assert found.verdict == "cannot tell"
+    assert "1 silent among 1600" in found.reason
+    assert "16,000" in found.reason
+
+
 def test_rewards_cross_where_two_lines_do():
     lines = dict(zip(STYLES, [(0.0, 0.0), (1.0, -1.0), (-0.5, 0.0)], strict=True))
     assert find_crossings(lines) == {"silent_over_disclosed": 1.5, "honest_over_both": 1.0}

@@ -212,6 +212,12 @@ def _why_not(base: Base, weight: float, verdict: str, agreement: float) -> str:
     rewards = {mode: start + weight * slope for mode, (start, slope) in lines.items()}
     disclosed = rewards.pop(DISCLOSED, -math.inf)
     if margin.value is not None and disclosed <= max(rewards.values()):  # M decides
+        if margin.low is None:
+            few, mode = min(
+                (int((base.style == STYLES.index(m)).sum()), m) for m in (SILENT, HONEST)
+            )
+            needed = math.ceil(10 * n / max(few, 1))
+            return f"{few} {mode} among {n} rollouts give M no interval; about {needed:,} would have ten"
         if not margin.sign:
             half = ((margin.high or 0) - (margin.low or 0)) / 2
             factor = (half / abs(margin.value)) ** 2 if margin.value else math.inf
