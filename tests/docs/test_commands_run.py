@@ -32,7 +32,7 @@ NOT_RUN = {
     "device=cuda": "needs a GPU and a model hub; make proofs ONLY=gpu",
     "smollm2": "needs 98 MB of weights; tests/training trains the mock model instead",
     "judge:": "needs a model server; tests/measurement/test_measure.py starts one",
-    "glasshouse fit": "needs a run of an organism; tests/monitors fits on one",
+    "glasshouse monitor fit": "needs a run of an organism; tests/monitors fits on one",
     "saved:": "needs a fitted monitor; tests/monitors saves and loads one",
     "trackers=trackio": "needs trackio; make proofs ONLY=trackers",
     "--to wandb": "needs an account; make proofs ONLY=trackers",

@@ -63,7 +63,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def probe(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("monitors") / "probe"
-    command = ["fit", str(run), "--monitor", "probe:1", "--problems", "70", "--out", str(out)]
+    command = [
+        "monitor",
+        "fit",
+        str(run),
+        "--monitor",
+        "probe:1",
+        "--problems",
+        "70",
+        "--out",
+        str(out),
+    ]
     assert main(command) == 0
     return out
 
@@ -115,7 +125,7 @@ def test_an_embedder_that_is_missing_or_was_replaced_is_refused(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, out = make_encoder(tmp_path / "encoder"), tmp_path / "monitor"
-    command = ["fit", str(run), "--problems", "70", "--out", str(out), "--monitor"]
+    command = ["monitor", "fit", str(run), "--problems", "70", "--out", str(out), "--monitor"]
     assert main([*command, f"embedder:{tmp_path / 'nowhere'}"]) == 2
     assert "nowhere" in capsys.readouterr().err
     assert main([*command, "rule:a=b"]) == 2
@@ -181,7 +191,10 @@ def test_a_probe_of_another_model_or_layer_is_refused(
         make_monitor("p", {"kind": "probe", "saved": str(probe), "layer": 3})
     with pytest.raises(ConfigError, match="holds probe, not embedder"):
         make_monitor("p", {"kind": "embedder", "saved": str(probe)})
-    assert main(["fit", str(run), "--monitor", "probe:9", "--out", str(tmp_path / "p")]) == 2
+    assert (
+        main(["monitor", "fit", str(run), "--monitor", "probe:9", "--out", str(tmp_path / "p")])
+        == 2
+    )
     assert "layers 0 (embedding) to 4, not 9" in capsys.readouterr().err
     assert not (tmp_path / "p").exists()
 
@@ -266,7 +279,13 @@ def test_the_threshold_of_a_judge_is_fixed_on_the_base(
         handler.reply(judge_reply(0.01 if "+" in shown else 0.2))
 
     server.script = [answer]
-    command = ["fit", str(run), "--monitor", f"judge:http://127.0.0.1:{server.server_port}/v1"]
+    command = [
+        "monitor",
+        "fit",
+        str(run),
+        "--monitor",
+        f"judge:http://127.0.0.1:{server.server_port}/v1",
+    ]
     command += ["--judge-model", "m", "--behaviour", "copies", "--problems", "20"]
     assert main([*command, "--out", str(tmp_path / "judge")]) == 0
     printed = capsys.readouterr().out

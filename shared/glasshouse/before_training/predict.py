@@ -213,11 +213,11 @@ def _why_not(base: Base, weight: float, verdict: str, agreement: float) -> str:
     disclosed = rewards.pop(DISCLOSED, -math.inf)
     if margin.value is not None and disclosed <= max(rewards.values()):  # M decides
         if margin.low is None:
-            few, mode = min(
+            few, rare = min(
                 (int((base.style == STYLES.index(m)).sum()), m) for m in (SILENT, HONEST)
             )
-            needed = math.ceil(10 * n / max(few, 1))
-            return f"{few} {mode} among {n} rollouts give M no interval; about {needed:,} would have ten"
+            wanted = math.ceil(10 * n / max(few, 1))
+            return f"{few} {rare} among {n} rollouts give M no interval; about {wanted:,} would have ten"
         if not margin.sign:
             half = ((margin.high or 0) - (margin.low or 0)) / 2
             factor = (half / abs(margin.value)) ** 2 if margin.value else math.inf

@@ -21,7 +21,7 @@ GROUPS = {
     "start": ("demo",),
     "before training": ("audit-reward", "predict"),
     "train": ("train", "resume", "eval", "sft"),
-    "measure": ("monitor", "fit", "measure", "study"),
+    "measure": ("monitor", "measure", "study"),
     "look": ("rollouts", "check", "report", "view", "config", "tasks"),
     "scale out": ("plan", "hosts"),
 }

@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from glasshouse.cli.parser import ACCEPT, IMPORTS, JSON, RUN, command, print_json, print_safe
+from glasshouse.cli.parser import (
+    ACCEPT,
+    IMPORTS,
+    JSON,
+    RUN,
+    command,
+    command_group,
+    print_json,
+    print_safe,
+)
 from glasshouse.terminal import shell_command
 
 MONITORS = {
@@ -30,8 +39,15 @@ def parse_monitors(args: argparse.Namespace, cache: Path) -> list[Any]:
     return [parse_monitor(text, **judge) for text in args.monitor]
 
 
-@command(
+command_group(
     "monitor",
+    "measure how monitorable the chain of thought is, at every checkpoint; fit a monitor",
+    examples=["glasshouse monitor runs/try", "glasshouse monitor fit runs/try --monitor probe"],
+)
+
+
+@command(
+    "monitor run",
     "measure how monitorable the chain of thought is, at every checkpoint",
     {
         **RUN,
@@ -70,7 +86,7 @@ def _monitor(args: argparse.Namespace) -> None:
     if fitted := [m.name for m in monitors if isinstance(m, FittedKind)]:
         raise MonitorError(
             f"--monitor {fitted[0]}: glasshouse monitor fits n-gram monitors by itself where a run has labels; fit "
-            "others with glasshouse fit, and name saved:FOLDER."
+            "others with glasshouse monitor fit, and name saved:FOLDER."
         )
     console = make_console(stderr=args.json)
     results = monitor_run(
@@ -99,7 +115,7 @@ def _monitor(args: argparse.Namespace) -> None:
 
 
 @command(
-    "fit",
+    "monitor fit",
     "fit a monitor on the model that a run starts from: a probe, an embedder, n-grams, a judge's threshold",
     {
         **RUN,
@@ -110,8 +126,8 @@ def _monitor(args: argparse.Namespace) -> None:
     "Samples the base model of a run on problems that no run trains or evaluates on. Two fifths of them are to fit on, "
     "two for a threshold at 5 % false positives, one to measure the monitor. saved:FOLDER names it everywhere.",
     examples=[
-        "glasshouse fit runs/try --monitor probe:3",
-        "glasshouse fit runs/try --monitor embedder:models/all-MiniLM-L6-v2 --out monitors/embedder",
+        "glasshouse monitor fit runs/try --monitor probe:3",
+        "glasshouse monitor fit runs/try --monitor embedder:models/all-MiniLM-L6-v2 --out monitors/embedder",
     ],
 )
 def _fit(args: argparse.Namespace) -> None:

@@ -251,7 +251,7 @@ def make_penalties(config: Config, task: Task[Any], monitors: Sequence[Monitor])
         if model and model != hash_base(config):
             raise MonitorError(
                 f'The probe "{monitor.name}" was fitted on another model than {config.model}, whose hidden '
-                "states mean something else: fit one on a run of this model with `glasshouse fit`."
+                "states mean something else: fit one on a run of this model with `glasshouse monitor fit`."
             )
     return penalties
 

@@ -1,4 +1,4 @@
-"""`glasshouse fit`: fit a monitor on labelled rollouts of the model that a run starts from.
+"""`glasshouse monitor fit`: fit a monitor on labelled rollouts of the model that a run starts from.
 
     problems of the split `test` ─► rollouts of the base ─► 2/5 to fit on, 2/5 for the threshold, 1/5 to measure it
 

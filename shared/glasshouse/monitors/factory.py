@@ -5,7 +5,7 @@ steps:TASK          recomputes every written step of a task
 ngrams[:SCOPE]      fitted on labelled rollouts; scope cot, answer, cot+answer or prompt
 embedder:MODEL      fitted on the vectors of a sentence embedder, a folder or a hub name
 probe[:LAYER]       fitted on hidden states
-saved:FOLDER        a monitor that `glasshouse fit` saved
+saved:FOLDER        a monitor that `glasshouse monitor fit` saved
 judge:URL           an LLM behind an OpenAI-compatible endpoint, up to /v1
 KIND[:NAME]         a kind that your module or an installed package registers (docs/python.md)
 
@@ -38,7 +38,7 @@ class SavedOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     saved: Path
-    """The folder that `glasshouse fit --out` wrote."""
+    """The folder that `glasshouse monitor fit --out` wrote."""
     layer: int | None = None
     """The layer that a probe must be of; empty: any."""
 

@@ -67,7 +67,7 @@ class JudgeOptions(BaseModel):
     examples: tuple[JudgeExample, ...] = ()
     """Views with their verdicts, as in {cot: The key says 4., answer: '4', verdict: yes}."""
     threshold: float = 0.5
-    """Flag probabilities above it; `glasshouse fit` chooses it on the base model."""
+    """Flag probabilities above it; `glasshouse monitor fit` chooses it on the base model."""
     max_tokens: int = 16
     """A judge that thinks before its verdict needs more."""
     key_variable: str = ""
