@@ -94,7 +94,7 @@ PROOFS = {
         ("-m proofs.wheel",),
     ),
     "versions": Proof(
-        5, "the oldest and the newest allowed transformers: models, templates, generation",
+        15, "the oldest and the newest allowed torch and transformers: models, generation, learner",
         ("-m proofs.versions",),
     ),
     "parser": Proof(
