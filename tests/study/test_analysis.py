@@ -363,6 +363,10 @@ def test_the_null_arm_is_taken_where_it_has_moved_as_far() -> None:
     assert answer.null_point == "the KL of outcome at step 10"
     still = make_table({"outcome": [[0.0, 1.0]] * 8, "random": [[0.0, 0.5]] * 8}, "kl")
     assert single_answer(study, join(values, still)).null.effect is None  # never that far
+    some = make_table(
+        {"outcome": [[0.0, 1.0]] * 8, "random": [[0.0, 0.5]] * 5 + [[0.0, 2.0]] * 3}, "kl"
+    )
+    assert "over 3 of 8 seeds" in single_answer(study, join(values, some)).explanation
 
 
 def test_ratios_over_few_events_are_not_averaged_and_cut_intervals_are_marked() -> None:

@@ -195,6 +195,8 @@ def _explain_null(answer: Answer) -> str:
     against = f" against {answer.reference}" if to_arm else ""
     at = "" if answer.null_point == answer.point else f" at {answer.null_point}"
     own = f"In the null arm, {null.arm},{at} the effect{against} is {format_effect_in_words(null)}"
+    if null.dropped and null.n:
+        own += f", over {null.n} of {null.n + null.dropped} seeds"
     if beyond is None:
         return f"{own}."
     if beyond.effect is None:
