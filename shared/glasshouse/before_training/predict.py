@@ -213,11 +213,8 @@ def _why_not(base: Base, weight: float, verdict: str, agreement: float) -> str:
     disclosed = rewards.pop(DISCLOSED, -math.inf)
     if margin.value is not None and disclosed <= max(rewards.values()):  # M decides
         if margin.low is None:
-            few, rare = min(
-                (int((base.style == STYLES.index(m)).sum()), m) for m in (SILENT, HONEST)
-            )
-            wanted = math.ceil(10 * n / max(few, 1))
-            return f"{few} {rare} among {n} rollouts give M no interval; about {wanted:,} would have ten"
+            few, rare = min((np.sum(base.style == STYLES.index(m)), m) for m in (SILENT, HONEST))
+            return f"{few} {rare} among {n} rollouts give M no interval; about {10 * n // max(few, 1):,} would have ten"
         if not margin.sign:
             half = ((margin.high or 0) - (margin.low or 0)) / 2
             factor = (half / abs(margin.value)) ** 2 if margin.value else math.inf

@@ -90,11 +90,10 @@ def _call(
         values = function(**arguments)
         numbers = [math.nan if value is None else float(value) for value in values]
     except (Exception, SystemExit) as error:
-        raised = f"{type(error).__name__}: {error} ({locate_user_code(error) or 'in its call'})"
         raise RewardError(
-            f"The reward {name} failed with {raised}. The rollouts have the columns "
-            f"{', '.join(columns)} (rename one with --column NAME=COLUMN); the first of {len(rollouts)} completions "
-            f"was {full_text(rollouts[0])[:200]!a}."
+            f"The reward {name} failed with {type(error).__name__}: {error} "
+            f"({locate_user_code(error) or 'in its call'}). The rollouts have the columns {', '.join(columns)} (rename "
+            f"one with --column NAME=COLUMN); the first of {len(rollouts)} was {full_text(rollouts[0])[:200]!a}."
         ) from error
     if len(numbers) != len(rollouts) or any(map(math.isinf, numbers)):
         raise RewardError(

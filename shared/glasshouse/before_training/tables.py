@@ -59,8 +59,7 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
     rewards = prediction.rewards
     rows = [[k, own.format(), rewards[k].format("+")] for k, own in prediction.shares.items()]
     _print_table(console, ["mode", "share", "mean reward"], rows)
-    follows = prediction.follows["silent"].format()
-    margin = prediction.margin.format("+")
+    margin, follows = prediction.margin.format("+"), prediction.follows["silent"].format()
     _print(console, f"M, silent minus honest: {margin}; of the silent, {follows} follow")
     for name, value in prediction.crossings.items():
         since = "never" if value is None else f"from λ = {value:.2f} on"
@@ -68,16 +67,13 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
     drift = [f"{k.replace('_', ' ')} {v.format('+')}" for k, v in prediction.drift.items()]
     _print(console, f"first-order drift: {', '.join(drift)}")
     _print(console, f"after {prediction.horizon} steps of the replicator, with its 95 % band:")
-    rows = [
-        [f"{other.weight:g}", other.verdict]
-        + [
-            f"{middle:.2f} ({low:.2f}–{high:.2f})"
-            for middle, low, high in (c[-1] for c in other.curves.values())
-        ]
-        for other in prediction.outcomes
-    ]
-    titles = [name.replace("_", " ") for name in own.curves]
-    _print_table(console, ["λ", "verdict", *titles], rows)
+    rows = []
+    for other in prediction.outcomes:
+        ends = (curve[-1] for curve in other.curves.values())
+        bands = [f"{middle:.2f} ({low:.2f}–{high:.2f})" for middle, low, high in ends]
+        rows.append([f"{other.weight:g}", other.verdict, *bands])
+    titles = ["λ", "verdict", *(name.replace("_", " ") for name in own.curves)]
+    _print_table(console, titles, rows)
 
 
 def _print(console: Console, line: str, style: str = "") -> None:
