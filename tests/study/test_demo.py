@@ -70,6 +70,11 @@ def count_by_hand(rows: list[dict[str, Any]]) -> tuple[int, int, int]:
     return len(rows), len(uses), len(mentions)
 
 
+def test_the_demo_says_that_the_kernel_computed_its_runs(finished: tuple[Path, Any, str]) -> None:
+    """In CI: without the kernel this fails."""
+    assert finished[2].count("kernel for small models") == 2
+
+
 def test_rates_are_counted_from_the_rollouts(finished: tuple[Path, DemoComparison, str]) -> None:
     out, comparison, printed = finished
     sentences = comparison.sentences()

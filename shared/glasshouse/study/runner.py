@@ -81,11 +81,12 @@ class StudyProgress:
         self.last_steps[run.name] = max(step, self.last_steps.get(run.name, 0))
         self.progress.update(self.bar, completed=sum(self.last_steps.values()))
 
-    def on_run_finished(self, run: StudyRun, seconds: float) -> None:
+    def on_run_finished(self, run: StudyRun, seconds: float, path: str) -> None:
         self.finished += 1
         self.on_step(run, run.config.steps)
         self.progress.update(self.bar, line=f"{self.finished}/{self.total} runs")
-        self.print(f"{self.finished:>3}/{self.total}  {run.name} ({run.base}, {seconds:.0f} s)")
+        about = f"({run.base}, {seconds:.0f} s, {path})"
+        self.print(f"{self.finished:>3}/{self.total}  {run.name} {about}")
 
     def on_warning(self, run: StudyRun, kind: str, text: str) -> None:
         """Print the first warning of each kind."""
@@ -251,7 +252,7 @@ def train_study(
                     _check_measures(study, run.arm, rows)
                     _write_run(run, Table(rows, {(run.arm, run.seed): value["record"]}), kept)
                     _prune(run, keep_all)
-                    shown.on_run_finished(run, value["seconds"])
+                    shown.on_run_finished(run, value["seconds"], value["record"]["path"])
             table = Table.join(_load_run(run) for run in runs)
             table.save(out / "results" / TABLE_FILE)
             files = [run.path / "results" / ROLLOUTS_FILE for run in runs]
