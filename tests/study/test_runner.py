@@ -96,7 +96,9 @@ def run_without_report(
     """The figures of a report take longer than these runs."""
     study = load_study(file, seeds=seeds)
     own = {arm: study.arms[arm] for arm in arms}
-    return train_study(study.model_copy(update={"arms": own}), out, **options)
+    asked = tuple(q for q in study.questions if q.arm in own)
+    part = study.model_copy(update={"arms": own, "questions": asked})
+    return train_study(part, out, **options)
 
 
 def run_command(file: Path, out: Path, *arguments: str) -> int:

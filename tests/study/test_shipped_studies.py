@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,7 +69,7 @@ def tiny_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Table]:
         values = collect_values(trained.path, kept, trained.config)
         rows = list(to_rows(trained.arm, trained.base, trained.seed, values))
         tables[file] = Table(
-            replace(row, arm=run.arm, base=run.base, seed=run.seed) for run in runs for row in rows
+            row._replace(arm=run.arm, base=run.base, seed=run.seed) for run in runs for row in rows
         )
     return tables
 

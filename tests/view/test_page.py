@@ -332,10 +332,16 @@ def test_a_question_of_a_study_has_effect_interval_null_verdict_and_leads_to_its
     assert cells[1] == f"{effect['effect']:+.2f} ({effect['low']:+.2f} to {effect['high']:+.2f})"
     assert cells[3] == f"{null['effect']:+.2f} ({null['low']:+.2f} to {null['high']:+.2f})"
     assert cells[4] == questions[0]["verdict"]
-    page.get_by_role("button", name=questions[3]["ask"]).click()
+    page.get_by_role("button", name=questions[3]["ask"]).click()  # of every monitor
     page.wait_for_url(f"**measure={questions[3]['measure']}**")
     chosen = page.locator("figure.selected")
-    assert chosen.get_attribute("id") == f"curve-{questions[3]['measure']}"
+    chosen.first.wait_for()
+    ids = [figure.get_attribute("id") for figure in chosen.all()]
+    assert len(ids) > 1
+    assert all(name.endswith(f".{questions[3]['measure']}") for name in ids)
+    page.get_by_role("button", name=questions[5]["ask"]).click()
+    page.wait_for_url(f"**measure={questions[5]['measure']}**")
+    assert chosen.get_attribute("id") == f"curve-{questions[5]['measure']}"
     assert chosen.locator(".curve").count() == 3  # one per arm
     page.get_by_role("link", name="Compare its runs").click()
     page.get_by_role("rowheader", name="learn.kl_coef").wait_for()

@@ -47,7 +47,7 @@ command_group(
 
 
 @command(
-    "monitor run",
+    "monitor measure",
     "measure how monitorable the chain of thought is, at every checkpoint",
     {
         **RUN,

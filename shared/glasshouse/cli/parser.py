@@ -174,7 +174,7 @@ def _parse_argument(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def add_commands(parser: CommandParser) -> Any:
-    """Add all declared commands; an action named `run`, `page` or `show` may be left out."""
+    """Add all declared commands; an action named `run`, `page`, `show` or `measure` may be left out."""
     commands = parser.add_subparsers(
         prog="glasshouse", dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS
     )
@@ -187,7 +187,7 @@ def add_commands(parser: CommandParser) -> Any:
         if declared.run is None:
             groups[name] = added.add_subparsers(dest="action", metavar="ACTION", required=True)
             added.actions = groups[name].choices
-        if action in ("run", "page", "show"):
+        if action in ("run", "page", "show", "measure"):
             commands.choices[group].default_action = action
     return commands
 

@@ -37,8 +37,8 @@ export function studyView(root: HTMLElement, id: string): View {
       runs ??= compareView(root, { runs: study.runs.slice(0, MAX_RUNS), head: [...head, h("p", { class: "hint" }, study.problem)] });
       return runs.update();
     }
-    const chosen = current().params.get("measure");
-    grid.show(Object.entries(study.curves).map(([id, curve]) => ({ ...armChart(id, curve, study!.arms), isSelected: id === chosen })));
+    const chosen = current().params.get("measure"), selected = curvesOf(Object.keys(study.curves), chosen);
+    grid.show(Object.entries(study.curves).map(([id, curve]) => ({ ...armChart(id, curve, study!.arms), isSelected: selected.includes(id) })));
     replace(root, head, h("p", { class: "lead" }, study.headline),
       h("section", {}, h("h2", {}, "Questions"),
         tableRegion("Questions", headings(COLUMNS), study.questions.map((q) => questionRow(q, chosen)), "stacked")),
@@ -53,11 +53,16 @@ export function studyView(root: HTMLElement, id: string): View {
   return { update: draw, destroy: () => { grid.destroy(); runs?.destroy(); } };
 }
 
+/** The curve of a question's measure; those of every monitor, if it asks about all of them. */
+function curvesOf(ids: string[], measure: string | null): string[] {
+  return measure && !ids.includes(measure) ? ids.filter((id) => id.endsWith(`.${measure}`)) : ids.filter((id) => id === measure);
+}
+
 function questionRow(question: Item, chosen: string | null): HTMLElement {
   const [ask, measure, verdict, text] = ["ask", "measure", "verdict", "explanation"].map((name) => String(question[name] ?? ""));
   const open = (): void => {
     setParams({ measure: measure! });
-    document.getElementById(`curve-${measure}`)?.scrollIntoView({ block: "center" });
+    document.querySelector("figure.selected")?.scrollIntoView({ block: "center" });
   };
   const cells = [effectText(question["effect"]), number(asNumber(asItem(question["effect"])["p_holm"])), effectText(question["null"])];
   return h("tr", { class: measure === chosen ? "selected" : "" },
