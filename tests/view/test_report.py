@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.view.conftest import Watched
-from tests.view.example_runs import HOSTILE, write_run
+from tests.view.example_runs import HOSTILE, open_run, write_run
 
 from glasshouse.cli.app import main
 from glasshouse.runs.rollout_log import LOG
@@ -174,6 +174,24 @@ def test_several_runs_are_compared_as_arms_and_seeds(
     watched.close()
 
 
+def test_a_folder_is_reported_as_the_runs_in_it(
+    gallery: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "seeds"
+    runs = [write_run(folder / f"run-{n}", overrides=[f"seed={n}"]) for n in (1, 2)]
+    with open_run(folder / "without-a-step", steps=3, done=0, evaluates=False):
+        assert main(["report", str(folder)]) == 0
+    page = (tmp_path / "seeds.html").read_text()
+    assert [run["id"] for run in read_data(page)["runs"]] == ["run-1", "run-2"]
+    assert page == write_report(*runs, out=tmp_path / "named.html").read_text()
+    study = read_data(write_report(gallery / "study", out=tmp_path / "study.html").read_text())
+    found = [(run["arm"], run["seed"]) for run in study["compare"]["runs"]]
+    assert [(seed, arm == found[0][0]) for arm, seed in found] == [(0, True), (0, False), (1, False)]
+    monkeypatch.chdir(folder)
+    write_report(".")
+    assert (folder / "seeds.html").is_file()
+
+
 def test_a_damaged_run_has_a_report_that_says_so(
     gallery: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +206,7 @@ def test_a_damaged_run_has_a_report_that_says_so(
     assert any("rollouts" in item["file"] for item in data["run"]["run"]["damage"])
     assert data["rollouts"]["run"]["damage"]
     assert data["rollouts"]["run"]["rows"]
-    assert main(["report", str(tmp_path)]) == 2
+    (tmp_path / "empty").mkdir()
+    assert main(["report", str(tmp_path / "empty")]) == 2
     assert main(["report", *[str(run)] * 41]) == 2
     assert "at most 40 runs" in capsys.readouterr().err

@@ -231,8 +231,8 @@ command_group(
     "report page",
     "write an HTML page about one or more runs",
     {
-        "RUN+": "run directories, or files of rollouts",
-        "--out FILE": "the file to write (default RUN/results/report.html, or beside the file)",
+        "RUN+": "run directories, folders of them, or files of rollouts",
+        "--out FILE": "the file to write (default RUN/results/report.html, or beside the folder or file)",
     },
     "One self-contained file: verdict, accuracy before and after, curves, monitorability, examples, "
     "configuration, and how to reproduce it. Several runs are grouped into arms and seeds, with "

@@ -22,11 +22,12 @@ from glasshouse.errors import RunError
 from glasshouse.files import check_output_file, write_text
 from glasshouse.measurement.file import RolloutFile
 from glasshouse.runs.labels import read_labels
-from glasshouse.runs.run_directory import METRICS
+from glasshouse.runs.run_directory import METRICS, is_run_directory
 from glasshouse.runs.verify import verify_run
 from glasshouse.terminal import terminal_safe
 from glasshouse.view.comparison import MAX_RUNS, compare_runs, describe_study
 from glasshouse.view.file_reader import FileReader, read_file_overview
+from glasshouse.view.library import find_runs
 from glasshouse.view.rollout_index import KINDS, Frame, RolloutIndex
 from glasshouse.view.run_measures import thin
 from glasshouse.view.run_reader import RunLocation, RunReader, find_status, read_overview, to_json
@@ -51,19 +52,21 @@ Reader = RunReader | FileReader
 def write_report(
     *sources: str | Path | RolloutFile,
     out: str | Path | None = None,
-    warn: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> Path:
-    """Write an HTML page about runs or files of rollouts, atomically; returns its path. `warn` receives what is
-    damaged.
+    """Write an HTML page about runs, folders of them, or files of rollouts, atomically; returns its path. `warn`
+    receives what is damaged.
 
     Example: `write_report("runs/try")` writes runs/try/results/report.html.
     """
-    paths = [s.source.path if isinstance(s, RolloutFile) else Path(s) for s in sources]
+    named = [s.source.path if isinstance(s, RolloutFile) else Path(s) for s in sources]
     if out:
         check_output_file("--out", Path(out))
-    if len(sources) > MAX_RUNS:
-        raise RunError(f"A report compares at most {MAX_RUNS} runs, and {len(sources)} were named.")
     opened = {s.source.path.resolve(): s for s in sources if isinstance(s, RolloutFile)}
+    paths = [p for s in named for p in ([s] if s.resolve() in opened else find_sources(s))]
+    if len(paths) > MAX_RUNS:
+        many = f"A report compares at most {MAX_RUNS} runs, and these are {len(paths)}"
+        raise RunError(f"{many}; name some of them.")
     readers: list[Reader] = []
     damage = {}
     for location in name_runs(paths):
@@ -77,14 +80,14 @@ def write_report(
             if not (path / "results" / METRICS).is_file():
                 raise RunError(f"{path} is not a run directory: it has no results/{METRICS}.")
             damage[location.id] = [asdict(item) for item in found]
-            if warn:
-                for item in found:
-                    warn(f"{path}: {item}")
+            for item in found:
+                warn(f"{path}: {item}")
             reader = RunReader(location)
         reader.refresh()
         readers.append(reader)
-    beside = paths[0].with_name(f"{paths[0].name}.html")
-    own = beside if isinstance(readers[0], FileReader) else paths[0] / "results" / REPORT_FILE
+    own = named[0] / "results" / REPORT_FILE
+    if paths[0] != named[0] or isinstance(readers[0], FileReader):
+        own = named[0].parent / f"{named[0].resolve().name}.html"  # beside the folder or file
     path = Path(out) if out else own
     page = render_run_report(readers, damage)
     try:
@@ -93,6 +96,14 @@ def write_report(
         hint = "" if out else " Write it elsewhere with --out FILE."
         raise RunError(f"{path} cannot be written: {error.strerror}.{hint}") from None
     return path
+
+
+def find_sources(path: Path) -> list[Path]:
+    """The runs in a folder that have begun, as `glasshouse view` finds them; else the path itself."""
+    if is_run_directory(path) or (path / "results" / METRICS).is_file():
+        return [path]
+    inside = [run.path for run in find_runs([path]).runs.values() if not run.is_file]
+    return [run for run in inside if (run / "results" / METRICS).is_file()] or [path]
 
 
 def name_runs(runs: Sequence[Path]) -> list[RunLocation]:
