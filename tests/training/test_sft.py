@@ -170,7 +170,7 @@ def test_bad_input_is_one_sentence_and_leaves_no_model(
 
 
 def test_a_recipe_builds_the_same_weights_also_after_a_kill(tmp_path: Path) -> None:
-    """From random weights, over two phases with an optimizer each; the result is measured."""
+    """From random weights, over two phases with an optimizer each, on any number of threads; the result is measured."""
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     entry = "[{task: sum_digits, modes: {steps: 1}, options: {count: [2, 2]}}]"
     file.write_text(
@@ -179,10 +179,11 @@ def test_a_recipe_builds_the_same_weights_also_after_a_kill(tmp_path: Path) -> N
         f"{{steps: 2, learning_rate: 1e-3, mixture: {entry}}}]}}"
     )
 
-    def build(out: Path) -> Path:
-        return glasshouse.sft("", str(file), out, save_every=2, progress=False).path
+    def build(out: Path, threads: int = 1) -> Path:
+        settings = {"threads": threads}
+        return glasshouse.sft("", str(file), out, settings, save_every=2, progress=False).path
 
-    whole = build(tmp_path / "whole")
+    whole = build(tmp_path / "whole", threads=2)
     assert die_at_step(signal.SIGKILL, 4, lambda: build(out)) == -9
     resumed = build(out)
     for name in ("model.safetensors", "tokenizer.json", "README.md"):

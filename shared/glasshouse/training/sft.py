@@ -105,7 +105,7 @@ def sft(
 
     With an empty `model`, the recipe says what to start from (random weights or another model), how long to
     train and with which optimizer; the result is measured. The embedded models were built so. The only
-    override is then `steps`.
+    overrides are then `steps` and `threads`.
 
     Example: `sft("smollm2", "leaked-hint-0", "models/smollm2-hint", {"steps": 40})`
     """
@@ -126,7 +126,7 @@ def sft(
     else:
         if loaded.mixture:
             raise ConfigError(f"{recipe} has a mixture but no phases: name the MODEL to train.")
-        loaded = loaded.with_steps(config.steps) if merge_layers([overrides]) else loaded
+        loaded = loaded.with_steps(config.steps) if "steps" in merge_layers([overrides]) else loaded
         loaded = loaded.model_copy(update={"batch_size": batch_size or loaded.batch_size})
     started, out, console = time.monotonic(), Path(out), make_console() if progress else None
 
@@ -156,7 +156,7 @@ def resolve_settings(model: str, overrides: Mapping[str, Any] | Sequence[str]) -
     """The configuration of a supervised training: its own defaults, then the overrides."""
     given = merge_layers([overrides])
     keys = {f"learn.{key}" for key in given.get("learn", {})} | (given.keys() - {"learn"})
-    used = USED_KEYS if model else {"steps"}
+    used = USED_KEYS if model else {"steps", "threads"}
     for key in sorted(keys - used):
         what = "sft" if model else "sft without a MODEL, which follows its recipe"
         raise ConfigError(f"{key} has no effect on {what}.{did_you_mean(key, used)} Remove it.")
