@@ -13,7 +13,13 @@ from tests.rollout.test_penalties import make_rollout
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
-from glasshouse.measurement.evaluate import evaluate_model, summarize_partial_credit
+from glasshouse.measurement.evaluate import (
+    draw_validation,
+    evaluate_model,
+    evaluate_policy,
+    open_collector,
+    summarize_partial_credit,
+)
 from glasshouse.measurement.reading import count_unread, describe_reading
 from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.base import make_task
@@ -52,6 +58,24 @@ def test_unread_answers_and_cut_completions_are_counted_apart(parser: str) -> No
         replace(r, completion=Completion(), grade=Grade(reward=1, correct=True)) for r in rollouts
     )
     assert describe_reading(unknown) == ["unread answers unknown, cut completions unknown"]
+
+
+def test_samples_are_drawn_at_their_own_temperature() -> None:
+    """Close to 0 they are the greedy completions; the temperature of training has no part in it."""
+    same = []
+    for temperature in (0.001, 1):
+        config = load_config(
+            overrides=[*SMALL, f"evaluate.temperature={temperature}", "generate.temperature=0.5"]
+        )
+        collector = open_collector(config)
+        problems = draw_validation(collector.config, collector.task)
+        texts: dict[str, dict[str, set[str]]] = {}
+        for rollout in evaluate_policy(collector, problems, step=0)[1]:
+            texts.setdefault(rollout.split, {}).setdefault(rollout.problem.key, set()).add(
+                rollout.text
+            )
+        same.append(texts["validation/greedy"] == texts["validation/sampled"])
+    assert same == [True, False]
 
 
 def test_unread_answers_to_a_file_leave_no_accuracy_unless_told(

@@ -209,6 +209,8 @@ class EvaluateConfig(Section):
     """Number of held-out problems; 0: no evaluation."""
     samples: int = Field(4, ge=0, le=MAX_SAMPLES)
     """Sampled completions per problem, for pass@1 and pass@k; 0: greedy only."""
+    temperature: float = Field(1.0, gt=0, le=10)
+    """Of these samples."""
     every: int = Field(0, ge=0)
     """Evaluate every N steps, in addition to before and after training; 0: only before and after."""
     seed: int = Field(0, gt=-(2**63), lt=2**63)

@@ -334,9 +334,9 @@ def evaluate_policy(
             check_interrupt=check_interrupt,
         )
 
-    samples = config.evaluate.samples
+    samples, temperature = config.evaluate.samples, config.evaluate.temperature
     greedy = collect(validation, "greedy", 1, 0)
-    sampled = collect(validation, "sampled", samples, 1) if samples else []
+    sampled = collect(validation, "sampled", samples, temperature) if samples else []
     results = summarize_groups(greedy, sampled)
     rollouts = [r for group in greedy + sampled for r in group]
     if isinstance(task, Organism) and samples:
@@ -344,7 +344,7 @@ def evaluate_policy(
             arms = [
                 rollout
                 for arm, problems in problems_by_arm(task, asked).items()
-                for group in collect(problems, arm, samples, 1, kind)
+                for group in collect(problems, arm, samples, temperature, kind)
                 for rollout in group
             ]
             columns = label_rollouts(arms, task)
