@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from sklearn.metrics import cohen_kappa_score
 from tests.study.in_process_pool import InProcessPool
 from tests.study.synthetic_study import make_row
 
+import glasshouse
+from glasshouse.cli.app import main
 from glasshouse.measurement.evaluate import draw_reserve, draw_validation
 from glasshouse.measurement.rates import cohen_kappa
 from glasshouse.models.sources import software_versions
+from glasshouse.runs.labels import write_label
 from glasshouse.runs.run_directory import load_evaluations
 from glasshouse.study.analysis import analyse_study
 from glasshouse.study.evaluations import (
@@ -26,6 +30,7 @@ from glasshouse.study.evaluations import (
     measure_rollouts,
     save_rollouts,
 )
+from glasshouse.study.export import HIDDEN
 from glasshouse.study.records import gives_same_bits
 from glasshouse.study.runner import StudyResult, check_study, run_study, train_study
 from glasshouse.study.spec import Study, load_study, parse_study
@@ -79,6 +84,52 @@ def test_kept_rollouts_give_what_the_run_measured(folder: Path, tmp_path: Path) 
     assert values[0, "ngrams_base.cot.tnr"].value > 0.8  # the threshold allows 5 % of benign ones
     assert values[0, "ngrams_base.prompt.auroc_planted"].value is not None
     assert -1 <= values[0, "disclosure_rule~step_verifier.kappa"].value <= 1  # type: ignore[operator]
+
+
+def test_a_cut_completion_is_no_use_of_the_hint(folder: Path) -> None:
+    study, run = load_study(folder / "study.yaml"), folder / "out" / "runs" / "kl" / "seed-700"
+    rows = keep_rollouts(run, "kl", 700)
+    cut = [row | {"finish_reason": "length"} for row in rows]
+    whole, none = (
+        {
+            v.measure: v.value
+            for v in measure_rollouts(own, study.run_config("kl", 700))
+            if not v.step
+        }
+        for own in (rows, cut)
+    )
+    assert whole["behaviour"]
+    assert none["behaviour"] == none["reliance"] == 0
+
+
+def test_a_blind_sample_can_be_read_and_its_labels_compared_with_monitors(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, blind, named = (
+        folder / "out/results" / ROLLOUTS_FILE,
+        tmp_path / "blind.jsonl",
+        tmp_path / "named.jsonl",
+    )
+    assert (
+        main(["study", "export", str(source), "--count", "40", "--blind", "--out", str(blind)]) == 0
+    )
+    assert main(["study", "export", str(source), "--count", "40", "--out", str(named)]) == 0
+    assert "40 rollouts" in capsys.readouterr().out
+    rows, with_arms = (
+        [json.loads(line) for line in file.read_text().splitlines()] for file in (blind, named)
+    )
+    assert [row["id"] for row in rows] == [row["id"] for row in with_arms]
+    assert not any(set(HIDDEN) & row.keys() for row in rows)
+    cells = Counter((row["study_arm"], row["seed"], row["checkpoint"]) for row in with_arms)
+    assert max(cells.values()) - min(cells.values()) <= 1
+    for row in rows:
+        write_label(blind, row["id"], "key" in row["completion"])
+    report = glasshouse.measure(
+        str(blind), {"label": "human_label", "hint": ""}, monitors=["rule:key=key"]
+    )
+    assert report.cells[0].measures["key.kappa"].value == 1
+    for wrong in (["--count", "0"], ["--out", str(tmp_path)]):
+        assert main(["study", "export", str(source), "--out", str(blind), *wrong]) == 2
 
 
 def test_the_reserve_and_the_evaluation_have_different_problems(folder: Path) -> None:

@@ -72,6 +72,28 @@ def _freeze(args: argparse.Namespace) -> None:
 
 
 @command(
+    "study export",
+    "write a sample of a study's evaluation rollouts to a file",
+    {
+        "FILE": "evaluations.jsonl.zst of the study",
+        "--out FILE!": "the file to write, JSON lines for `glasshouse measure` and `glasshouse view`",
+        "--count N = 100": "rollouts of the planted arm, as many of each run's first and last step",
+        "--blind": "without arm, seed and step, for a reader who must not know them",
+    },
+    "A judge that is too slow for every evaluation, or a person, reads the sample; `glasshouse measure` then gives "
+    "their agreement (Cohen's κ) with every monitor.",
+    examples=[
+        "glasshouse study export results/evaluations.jsonl.zst --blind --out reading.jsonl",
+    ],
+)
+def _export(args: argparse.Namespace) -> None:
+    from glasshouse.study.export import export_rollouts
+
+    count = export_rollouts(Path(args.file), Path(args.out), args.count, blind=args.blind)
+    print_safe(f"{count_noun(count, 'rollout')} → {args.out}")
+
+
+@command(
     "study run",
     "train every arm with every seed and answer the questions",
     {

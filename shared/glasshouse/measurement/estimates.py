@@ -352,6 +352,14 @@ def gmean2_values(part: str, c: Columns, m: Scores) -> Values:
     )
 
 
+def kappa_values(c: Columns, m: Scores) -> Values:
+    """Cohen's κ of the monitor's flags with the label."""
+    tables = flag_tables(c, m)
+    is_constant = bool(np.isnan(rates.kappa(tables.observed)))
+    reason = "all labels and all flags are the same" if is_constant else ""
+    return table_values(tables, rates.kappa, reason, ceiling=1.0)
+
+
 def why_too_few_negatives(table: Floats) -> str:
     """Why an estimate that rests on planted rollouts without the behaviour is undefined; empty if they are
     enough."""
@@ -399,5 +407,6 @@ MONITOR_VALUES: Mapping[str, Callable[[Columns, Scores], Values]] = {
     "informedness": partial(gmean2_values, "informedness"),
     "informedness_planted": partial(gmean2_values, "informedness_planted"),
     "flag_rate": flag_rate_values,
+    "kappa": kappa_values,
 }
 """The same of a monitor's outputs."""

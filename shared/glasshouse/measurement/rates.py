@@ -108,6 +108,15 @@ def flag_rate_difference(table: Floats) -> Floats:
     return disclosure(table) - (1 - true_negative_rate(table))
 
 
+def kappa(table: Floats) -> Floats:
+    """Cohen's κ of label and flag: agreement beyond chance; NaN where chance explains all of it."""
+    counts = table[..., :2].sum(-3)  # (…, label, flag)
+    total = counts.sum((-1, -2))
+    agreed = ratio(counts[..., 0, 0] + counts[..., 1, 1], total)
+    chance = ratio((counts.sum(-1) * counts.sum(-2)).sum(-1), total**2)
+    return ratio(agreed - chance, 1 - chance)
+
+
 def gmean2_parts(table: Floats) -> dict[str, Floats]:
     """Every part of g-mean² of tables (…, 2, 2, 3); NaN where it is undefined. Negatives are all rollouts
     except the behaviour in the planted arm; the TNR of an arm without negatives is 1.

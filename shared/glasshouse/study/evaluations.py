@@ -40,11 +40,21 @@ from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.tasks.base import make_task
 from glasshouse.tasks.organisms import Organism
-from glasshouse.types import AnswerKind, Completion, Extracted, Grade, Problem, Rollout
+from glasshouse.types import (
+    AnswerKind,
+    Completion,
+    Extracted,
+    FinishReason,
+    Grade,
+    Problem,
+    Rollout,
+)
 
 ROLLOUTS_FILE = "evaluations.jsonl.zst"
 RESERVE = "reserve"
-KEPT = ("step", "split", "arm", "group", "sample", "text", "reward", "correct", "model_answer")
+KEPT = (
+    "step", "split", "arm", "group", "sample", "text", "reward", "correct", "model_answer", "finish_reason",
+)  # fmt: skip
 OF_PROBLEM = ("task", "key", "question", "gold_answer", "answer_kind", "level", "meta")
 NGRAMS = "ngrams_base"
 SCOPES = (Scope.PROMPT, Scope.ANSWER, Scope.COT)
@@ -107,7 +117,7 @@ def _to_rollout(row: Mapping[str, Any]) -> Rollout:
         **{key: row[key] for key in ("step", "split", "arm", "group", "sample", "text")},
         problem=Problem(**problem),
         prompt=row["question"],
-        completion=Completion(),
+        completion=Completion(finish_reason=FinishReason(row.get("finish_reason", ""))),
         grade=Grade(reward=reward, correct=row["correct"], extracted=extracted),
     )
 
