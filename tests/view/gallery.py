@@ -48,6 +48,7 @@ def write_eventful_run(path: Path) -> None:
     """Checkpoints, a fault, a respawn, an interruption, a resume; then it fails."""
     options = ["backend=monarch", "monarch.generators=2"]
     with open_run(path, steps=9, done=8, overrides=options) as run:
+        run.log_event("reward_audit", step=1, text="reward: no term reads the CoT")
         run.log_event("save", step=2, path="checkpoints/step-000002", reason="best", reward=0.5)
         text = "Generator 1: the process ended."
         run.log_event("fault", step=4, time=step_time(4), generator=1, text=text)

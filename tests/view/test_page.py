@@ -15,6 +15,7 @@ from tests.view.example_runs import log_evaluation, log_step, make_step, open_ru
 from tests.view.gallery import FLAGGED, STUDIES
 
 from glasshouse.config.loading import read_yaml_file
+from glasshouse.view.comparison import load_study_results
 from glasshouse.view.library import Library
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
@@ -221,6 +222,7 @@ def test_panels_have_units_marks_and_smoothing_over_the_raw_line(watched: Watche
     kinds = ("save", "evaluation", "resume", "fault", "respawn", "interrupted", "failed")
     counts = {kind: reward.locator(f".mark.{kind}").count() for kind in kinds}
     assert counts == dict.fromkeys(kinds, 1) | {"evaluation": 2}
+    assert not reward.locator(".mark.reward_audit").count()  # no fault
     assert "CUDA out of memory" in reward.locator(".mark.failed title").text_content()
     raw = reward.locator(".curve").get_attribute("d")
     page.get_by_label("Smoothing").select_option("5")
@@ -360,6 +362,14 @@ def test_a_study_without_verdicts_shows_its_runs_compared(
         assert page.locator("h1").inner_text() == title
         assert "Undetected use, disclosure rule: 0.425" in page.locator(".lead").inner_text()
         watched.close()
+
+
+def test_a_published_study_shows_its_verdicts() -> None:
+    """Its study.json is beside study.yaml; it has no runs."""
+    published = load_study_results(STUDIES / "leaked_hint")
+    assert not published["problem"]
+    assert published["questions"][0]["verdict"]
+    assert published["curves"]
 
 
 @pytest.mark.parametrize("width", [390, 3840])

@@ -181,10 +181,11 @@ def seed_band(curves: Sequence[Sequence[tuple[Any, ...]]]) -> list[tuple[float |
 
 
 def load_study_results(folder: Path) -> dict[str, Any]:
-    """results/study.json with the label of each measure; without it, `problem` says why, and title and introduction
-    are those of the study file."""
+    """results/study.json, or of a published study study.json, with the label of each measure; without it, `problem`
+    says why, and title and introduction are those of the study file."""
+    results = folder / "results" if (folder / "results").is_dir() else folder
     try:
-        return describe_study(json.loads(read_regular_file(folder / "results" / "study.json")))
+        return describe_study(json.loads(read_regular_file(results / "study.json")))
     except FileNotFoundError:
         problem = "This study has no verdicts: glasshouse study writes them after its last run, from two seeds on."
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:

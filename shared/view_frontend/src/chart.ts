@@ -76,7 +76,7 @@ const AXIS_MARKS: Record<string, (x: number, y: number) => string> = {
   save: (x, y) => `M${x - 3},${y + 5}h6l-3,-5z`,
   evaluation: (x, y) => `M${x},${y - 3}l3,3l-3,3l-3,-3z`,
 };
-const UNDRAWN_MARKS = new Set(["start", "end"]);
+const UNDRAWN_MARKS = new Set(["start", "end", "reward_audit"]);
 
 class LineChart {
   readonly element: HTMLElement;

@@ -32,7 +32,7 @@ export function studyView(root: HTMLElement, id: string): View {
 
   const draw = (): void => {
     if (!study) return;
-    const head: Child[] = [h("div", { class: "title-row" }, h("h1", {}, study.title || id), id === study.title ? null : h("p", { class: "muted" }, id)), h("p", { class: "muted" }, study.about)];
+    const head: Child[] = [h("div", { class: "title-row" }, h("h1", {}, study.title || id), id === study.title ? null : h("p", { class: "muted" }, id)), h("p", { class: "muted about" }, study.about)];
     if (study.problem) {
       runs ??= compareView(root, { runs: study.runs.slice(0, MAX_RUNS), head: [...head, h("p", { class: "hint" }, study.problem)] });
       return runs.update();
