@@ -204,6 +204,7 @@ def test_tasks_are_listed_validated_and_shown(capsys: pytest.CaptureFixture[str]
         assert f"{name}: " in output
     assert "81,000 problems" in output
     assert "0 faults" in output
+    assert "glasshouse tasks gym.basic_arithmetic" in output  # not how to install what is there
     assert main(["tasks", "arithmetic"]) == 0
     output = capsys.readouterr().out
     for text in ("Do not show steps", "task.style=cot", "task.style=direct", "decimals = 0"):

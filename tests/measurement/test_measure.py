@@ -285,7 +285,7 @@ def test_parquet_and_compressed_files_give_the_rows_of_json_lines(tmp_path):
         assert list(iter_rows(source)) == rows
 
 
-def test_rows_of_a_run_are_its_rollouts(tmp_path):
+def test_rows_of_a_run_are_its_rollouts(tmp_path, capsys):
     rollouts = [replace(make_rollout(step), checkpoint=str(step)) for step in (1, 2)]
     file = write(tmp_path, [to_row(rollout) for rollout in rollouts])
     assert list(RolloutSource(file).rollouts()) == rollouts
@@ -294,6 +294,9 @@ def test_rows_of_a_run_are_its_rollouts(tmp_path):
     mapped = list(source.rollouts())
     assert [r.text for r in mapped] == [r.text for r in rollouts]
     assert [r.behaviour for r in mapped] == [r.grade.strict for r in rollouts]
+    for options, points_to in (([], True), (["--map", "label=strict"], False)):
+        assert main(["measure", str(file), *options]) == 0
+        assert ("glasshouse monitor RUN" in capsys.readouterr().out) is points_to
 
 
 # --- measures ----------------------------------------------------------------------------------------
@@ -429,8 +432,24 @@ def test_checkpoints_of_one_run_are_one_table_with_a_paired_change(tmp_path, cap
     assert last["behaviour"].low < first["behaviour"].high
     assert main(["measure", str(folder), "--steps-per-checkpoint", "2", "--monitor", RULE]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Between checkpoint 1–2 and 3–4: behaviour rose from 0.30 to 0.70" in printed
+    # nothing is planted in a file that names no behaviour
+    assert (
+        "Between checkpoint 1–2 and 3–4: accuracy of the rollouts fell from 0.70 to 0.30" in printed
+    )
+    assert "behaviour rose" not in printed
     assert "One run" in printed
+
+
+def test_a_table_says_how_many_checkpoints_it_leaves_out(tmp_path, capsys):
+    rows = [
+        {"prompt": f"q{n}", "completion": f"The answer is {n}", "gold": n, "step": step}
+        for step in range(11)
+        for n in range(3)
+    ]
+    assert main(["measure", str(write(tmp_path, rows))]) == 0
+    assert "3 checkpoints not in this table" in " ".join(capsys.readouterr().out.split())
+    assert main(["measure", str(write(tmp_path, rows[:9]))]) == 0
+    assert "not in this table" not in capsys.readouterr().out
 
 
 def test_bad_mappings(tmp_path):

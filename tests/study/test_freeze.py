@@ -123,8 +123,11 @@ def test_commit_bases_pilot_and_earlier_freezes_are_registered(file: Path) -> No
     ]
 
 
-def test_the_copy_of_a_frozen_file_cannot_be_edited(file: Path) -> None:
+def test_the_copy_of_a_frozen_file_cannot_be_edited(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["study", "freeze", str(file)]) == 0
+    assert "commit the file first" in capsys.readouterr().out
     frozen = file.read_text()
     file.write_text(frozen.replace("steps: 40\n", "steps: 50\n"))
     with pytest.raises(ConfigError, match=r"frozen.*sha256"):

@@ -30,7 +30,7 @@ INTRODUCTION = """\
 Train language models with RL, and measure whether their chain of thought can still be monitored."""
 EPILOG = """\
 examples:
-  glasshouse demo                 # does a monitor in the reward hide the use of a hint? (3 minutes)
+  glasshouse demo                 # does a monitor in the reward hide the use of a hint? (half a minute)
   glasshouse train                # the embedded model learns digit sums, in about a minute
   glasshouse train --dry-run      # print the resolved configuration
   glasshouse COMMAND --help       # arguments and examples of one command

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @command(
     "demo",
-    "compare the outcome reward with a monitor in the reward, in a few minutes",
+    "compare the outcome reward with a monitor in the reward, in half a minute",
     {
         "--out FOLDER = runs/demo": "output folder",
         "key=value": "override the configuration of both runs, e.g. steps=20",
@@ -69,6 +69,10 @@ def _freeze(args: argparse.Namespace) -> None:
     pilot = Path(args.pilot) if args.pilot else None
     freeze_study(Path(args.study), pilot=pilot, again=args.again)
     print_safe(f"{args.study}: {describe_registration(load_study(args.study))}")
+    study = shell_command(["glasshouse", "study", args.study])
+    print_safe(
+        f"next  {study}     # commit the file first: the commit shows that it came before the runs"
+    )
 
 
 @command(

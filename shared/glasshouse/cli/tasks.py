@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -115,8 +116,10 @@ def _show(args: argparse.Namespace) -> int:
             passed &= report.passed
             console.print(f"    {report}", markup=False)
     if not args.task:
+        has_gym = importlib.util.find_spec("reasoning_gym") is not None
+        gym = "as in glasshouse tasks gym.basic_arithmetic" if has_gym else install_command("gym")
         for line in (
-            f"gym.<name>: any procedural task of reasoning-gym ({install_command('gym')})",
+            f"gym.<name>: any procedural task of reasoning-gym ({gym})",
             "dataset: your own problems (glasshouse tasks dataset --options file=FILE)",
         ):
             console.print(line, soft_wrap=True, markup=False)

@@ -154,7 +154,7 @@ def report_after_training(
 def _write_report(run: Path, console: Console) -> None:
     from glasshouse.view.report import write_report
 
-    console.print(terminal_safe(f"report  {write_report(run)}"), soft_wrap=True, markup=False)
+    console.print(terminal_safe(f"report       {write_report(run)}"), soft_wrap=True, markup=False)
 
 
 def _monitor_ends(run: Path, console: Console) -> None:

@@ -61,6 +61,8 @@ MAX_CELLS = 200
 FIT_TENTHS, THRESHOLD_TENTHS = 3, 3
 MAX_FITTED_ROWS = 4000
 """Rollouts of each part that are kept to fit on."""
+WRONG_ANSWER = "a wrong answer"
+"""The behaviour of a file that says of no other one."""
 
 WAYS = ("--answer-kind KIND", "--allow-unread")
 
@@ -216,7 +218,7 @@ class RolloutFile:
             return f"the column {columns['label']}"
         if "hint" in columns:
             return f"the answer equals the column {columns['hint']}"
-        return "a wrong answer" if "correct" in columns or "gold" in columns else ""
+        return WRONG_ANSWER if "correct" in columns or "gold" in columns else ""
 
     def measure(self) -> MeasureReport:
         """Measure each checkpoint and seed."""

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from glasshouse.measurement.file import FIT_TENTHS, MAX_ROLLOUTS, MeasuredCell, MeasureReport
+from glasshouse.measurement.file import (
+    FIT_TENTHS,
+    MAX_ROLLOUTS,
+    WRONG_ANSWER,
+    MeasuredCell,
+    MeasureReport,
+)
 from glasshouse.measurement.measure import describe_change
 from glasshouse.measurement.reading import describe_reading
 from glasshouse.measurement.registry import lookup, owner_of
@@ -58,9 +64,11 @@ def summarize_measures(report: MeasureReport) -> dict[str, Any]:
 
 
 def _state_verdict(report: MeasureReport) -> str:
-    """How use, disclosure and undetected use changed between the first and the last checkpoint of one run."""
+    """How use, disclosure and undetected use changed between the first and the last checkpoint of one run; of a file
+    that names no behaviour, the accuracy."""
     first, last = report.cells[0], report.cells[-1]
-    shown = "reliance" if "reliance" in report.changes else "behaviour"
+    shown = "rollout_accuracy" if report.behaviour == WRONG_ANSWER else "behaviour"
+    shown = "reliance" if "reliance" in report.changes else shown
     sentences = []
     for name, change in report.changes.items():
         is_told = name == shown or name.endswith((".disclosure", ".undetected_use"))
@@ -88,6 +96,11 @@ def _explain_undefined(report: MeasureReport) -> Iterator[str]:
                 reasons.setdefault(measured.undefined, {})[lookup(name).label] = None
     for reason, names in reasons.items():
         yield f"{', '.join(names)}: {reason}."
+    if report.format == "glasshouse" and report.behaviour == WRONG_ANSWER:
+        yield (
+            "a planted behaviour: these rows are read like those of any trainer, training and evaluations together. "
+            "glasshouse monitor RUN knows the labels and measures all checkpoints on the same problems."
+        )
 
 
 def _compare_ends(report: MeasureReport) -> Iterator[str]:

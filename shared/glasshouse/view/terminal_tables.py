@@ -15,7 +15,7 @@ from rich.text import Text
 from glasshouse.measurement.registry import lookup, sort_measures
 from glasshouse.runs.rows import kind_of
 from glasshouse.tasks.answers import split_completion
-from glasshouse.terminal import terminal_safe
+from glasshouse.terminal import count_noun, terminal_safe
 from glasshouse.view.run_measures import thin
 
 Row = dict[str, Any]
@@ -121,6 +121,7 @@ def measures_table(results: dict[str, Any]) -> Table:
     """One row per measure, one column per checkpoint, and the change with its interval; of a single checkpoint, more
     about each value. monitor.json, measures.json and the report have everything."""
     checkpoints = thin(results["checkpoints"], MAX_COLUMNS)
+    hidden = len(results["checkpoints"]) - len(checkpoints)
     changes = results["change"]["measures"]
     settings, is_file = results["settings"], "title" in results
     names = [c["name"] if is_file or c["step"] == 0 else c["step"] for c in checkpoints]
@@ -128,6 +129,11 @@ def measures_table(results: dict[str, Any]) -> Table:
     if not is_file:
         title = f"{settings['problems']} held-out problems, rollouts {settings['rollouts']}; by checkpoint step"
     table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), **PLAIN)
+    if hidden:
+        table.caption = (
+            f"{count_noun(hidden, 'checkpoint')} not in this table; the report has all of them"
+        )
+        table.caption_justify = "left"
     table.add_column("measure", no_wrap=True)
     single = ["value", "95 % interval", "null (p)", "ceiling", "rollouts"]
     columns = [*names, "change (95 % interval)"] if len(checkpoints) > 1 else single
