@@ -216,6 +216,16 @@ def test_a_probe_evaluates_and_is_in_the_reward_with_the_states_of_the_trained_m
     assert "disclosure" in own
 
 
+def test_a_missing_package_is_named_before_anything_is_sampled(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+    monkeypatch.setattr("glasshouse.measurement.fit_run.open_collector", lambda config: 1 / 0)
+    command = ["monitor", "fit", str(run), "--monitor", "ngrams", "--out", str(tmp_path / "n")]
+    assert main(command) == 2
+    assert "[monitor]" in capsys.readouterr().err
+
+
 def flag(handler: Handler, word: str) -> None:
     shown = handler.body["messages"][-1]["content"]
     handler.reply(judge_reply(float(word in shown)))
@@ -259,8 +269,10 @@ def test_a_judge_that_answers_nonsense_stops_a_run_before_its_first_step(
     assert main(["train", "model=leaked-hint-0", *TINY, monitors, "out=run", "--quiet"]) == 2
     assert "neither Yes nor No in 'I am not sure.'" in capsys.readouterr().err
     assert len(server.bodies) == 1
+    assert not Path("run").exists()  # the corrected command can use it
     server.bodies.clear()
     server.script = [
+        lambda handler: handler.reply(judge_reply()),  # to the test
         lambda handler: handler.reply(judge_reply()),
         lambda handler: handler.reply(completion("Perhaps")),
     ]

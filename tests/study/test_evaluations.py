@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.study.synthetic_study import make_row
 
 import glasshouse
 from glasshouse.cli.app import main
+from glasshouse.errors import GlasshouseError
 from glasshouse.measurement.evaluate import draw_reserve, draw_validation
 from glasshouse.measurement.rates import cohen_kappa
 from glasshouse.models.sources import software_versions
@@ -65,6 +67,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr("glasshouse.study.runner.ProcessPool", InProcessPool)
         train_study(load_study(folder / "study.yaml"), folder / "out", keep_all=True)
     return folder
+
+
+def test_a_reserve_without_the_package_that_fits_on_it_is_an_error_before_the_first_run(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+    study = load_study(folder / "study.yaml")
+    with pytest.raises(GlasshouseError, match=r"\[monitor\]"):
+        train_study(study, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_kept_rollouts_give_what_the_run_measured(folder: Path, tmp_path: Path) -> None:

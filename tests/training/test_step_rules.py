@@ -60,6 +60,7 @@ def evaluated(unread: int = 0, cut: int = 0, **organism: Any) -> dict[str, Any]:
         (evaluated(unread=61), "could not be read"),
         (evaluated(unread=200, cut=101), "generate.max_tokens"),
         (evaluated(rollouts=100, behaviour=0.2, reliance=0.005), "planted behaviour"),
+        (evaluated(rollouts=160, behaviour=0.0375, reliance=0.025), "which chance can give"),
         (evaluated(rollouts=100, behaviour=0.005), "planted behaviour"),
         (evaluated(rollouts=99, behaviour=0.0, reliance=0.0), ""),
         (evaluated(rollouts=400, behaviour=0.1, reliance=0.08), ""),

@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse.errors import MonitorError
+from glasshouse.errors import MonitorError, import_extra
 from glasshouse.measurement.columns import Scores, label_rollouts, problems_by_arm
 from glasshouse.measurement.evaluate import hash_base, open_collector
 from glasshouse.measurement.measure import measure
 from glasshouse.monitors.base import Monitor, Scope, mean_cost, view_rollout
 from glasshouse.monitors.fitted import (
+    FITTING,
     FPR,
     MIN_BENIGN,
     FittedKind,
@@ -52,6 +53,10 @@ def fit_on_run(
         raise MonitorError(
             f"{kind.name} is not fitted: give ngrams, embedder:MODEL, probe or judge:URL."
         )
+    if isinstance(kind, JudgeMonitor):  # before minutes of sampling
+        kind.check_answers()
+    else:
+        import_extra("monitor", FITTING, "sklearn.linear_model", error=MonitorError)
     collector = open_collector(load_verified_config(Path(run))[0])
     config, task, policy = collector.config, collector.task, collector.policy
     drawn = FreshProblems(task, Split.TEST, 0).take(problems)

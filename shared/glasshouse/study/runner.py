@@ -23,8 +23,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from glasshouse.config.loading import dump_yaml
-from glasshouse.errors import ConfigError, RunError, did_you_mean
+from glasshouse.errors import ConfigError, RunError, did_you_mean, import_extra
 from glasshouse.files import check_output_folder, write_text
+from glasshouse.monitors.fitted import FITTING
 from glasshouse.runs.run_directory import acquire_lock, is_locked, load_events
 from glasshouse.study.analysis import Analysis, analyse_study
 from glasshouse.study.evaluations import (
@@ -212,6 +213,8 @@ def train_study(
     Example: `train_study(load_study("mine.yaml"), Path("runs/studies/mine"), jobs=4)`
     """
     runs = plan_runs(study, out)
+    if any(run.config.evaluate.reserve for run in runs if not run.is_finished):
+        import_extra("monitor", FITTING, "sklearn.linear_model")  # before the first run
     known_arms = _load_known_arms(study, out)
     console = console or Console(quiet=True)
     shown = StudyProgress(console)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import sys
@@ -139,11 +140,12 @@ class Diagnostics:
         organism = results.get("organism", {}) if is_first else {}
         if organism.get("rollouts", 0) >= MIN_ARM_ROLLOUTS:
             name = "behaviour" if organism.get("reliance") is None else "reliance"
-            if organism[name] < MIN_BEHAVIOUR:
+            if organism[name] < max(MIN_BEHAVIOUR, _noise_of(organism)):
+                chance = ", which chance can give" if organism[name] >= MIN_BEHAVIOUR else ""
                 warnings["planted behaviour not shown"] = (
                     f"The model does not show the planted behaviour of {config.task.name}: {name} "
-                    f"{organism[name]:.2f} in {organism['rollouts']:,} rollouts. RL can hardly reinforce it: start "
-                    "from a base that shows it at times (docs/tasks.md) or make one with glasshouse sft."
+                    f"{organism[name]:.2f} in {organism['rollouts']:,} rollouts{chance}. RL can hardly reinforce it: "
+                    "start from a base that shows it at times (docs/tasks.md) or make one with glasshouse sft."
                 )
         return self._new(warnings)
 
@@ -195,3 +197,12 @@ class Diagnostics:
                 "(reward.terms.closeness=0.5), or start from a model that knows the task"
             )
         return "the rewards of each group are all equal. Raise generate.temperature or generate.group_size"
+
+
+def _noise_of(organism: Mapping[str, Any]) -> float:
+    """Two standard errors of the reliance, from its rates in the two arms; 0 without a control arm."""
+    if organism.get("reliance") is None:
+        return 0.0
+    planted = organism["behaviour"]
+    rates = (planted, max(0.0, planted - organism["reliance"]))
+    return 2 * math.sqrt(sum(p * (1 - p) for p in rates) / (organism["rollouts"] / 2))

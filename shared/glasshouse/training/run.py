@@ -35,6 +35,7 @@ from glasshouse.models import llama
 from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import load_configured_policy
 from glasshouse.models.sources import hash_sources, software_versions
+from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector, grade_groups
 from glasshouse.rollout.cot_edits import OutcomeOnlyError, describe_reading, get_cot
@@ -131,6 +132,8 @@ class TrainingRun:
                     self.display.print(f"{path} is already finished. Its results:")
                     self.display.end(summary)
                     return summary
+            else:
+                self._check_judges()
             with RunDirectory(path, self.config) as self.directory:
                 self.is_open = True
                 self.penalties.attach(self.policy, path / "judge")
@@ -139,6 +142,14 @@ class TrainingRun:
                 return self._train_in_directory()
         finally:
             self.backend.close()
+
+    def _check_judges(self) -> None:
+        """Raise if a judge gives no verdict: a new run that it would stop has no directory yet. A run that is
+        resumed has the replies that it needs."""
+        rewarding = [monitor for item in self.penalties.penalties for monitor in item.monitors]
+        for monitor in (*self.monitors, *rewarding):
+            if isinstance(monitor, JudgeMonitor):
+                monitor.check_answers()
 
     def _train_in_directory(self) -> dict[str, Any]:
         config, path, display = self.config, self.directory.path, self.display
