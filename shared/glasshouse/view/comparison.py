@@ -4,6 +4,7 @@ found."""
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -94,7 +95,11 @@ def diff_values(ids: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> lis
 
 
 def group_by_arm(readers: Sequence[RunReader]) -> list[str]:
-    """The name of each run's arm: its folder in a study, or the keys in which the arms differ."""
+    """The name of each run's arm: its folder in a study, also if only the folder of its runs is given, or the keys in
+    which the arms differ."""
+    are_of_study = len({reader.path.resolve().parent.parent for reader in readers}) == 1 and all(
+        re.fullmatch(r"seed-\d+", reader.path.name) for reader in readers
+    )
     configs = [
         {k: v for k, v in flatten_keys(r.config) if k.split(".")[0] not in IGNORED_SECTIONS}
         for r in readers
@@ -109,7 +114,8 @@ def group_by_arm(readers: Sequence[RunReader]) -> list[str]:
             for key in named
             if key in config
         }
-        folder = reader.path.parent.name if reader.location.study else ""
+        is_named = reader.location.study or are_of_study
+        folder = reader.path.resolve().parent.name if is_named else ""
         parts = ", ".join(f"{key}={text}" for key, text in texts.items())
         names.append(folder or parts or "one configuration")
     return names
