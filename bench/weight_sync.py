@@ -31,14 +31,14 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from proofs.hosts_cluster import Cluster
+from proofs.network import LoopbackNetwork
 
 from glasshouse.config.loading import load_config
 from glasshouse.distributed.hosts.host_pool import HostPool
 from glasshouse.distributed.hosts.worker import session_processes
 from glasshouse.distributed.monarch.actors import SharedWeights, WeightCopyActor
 from glasshouse.distributed.monarch.processes import ActorProcesses, Host
-from proofs.hosts_cluster import Cluster
-from proofs.network import LoopbackNetwork
 
 
 def make_tensors(layers: int) -> list[torch.Tensor]:
@@ -103,7 +103,9 @@ def measure_host(tensors: list[torch.Tensor], rounds: int, gigabytes: float) -> 
                 """CPU seconds of this process and all of the worker's."""
                 return time.process_time() + sum(map(read_cpu_seconds, session_processes(session)))
 
-            config = load_config([], [*cluster.overrides, f"hosts.addresses=[{cluster.address(2)}]"])
+            config = load_config(
+                [], [*cluster.overrides, f"hosts.addresses=[{cluster.address(2)}]"]
+            )
             with contextlib.closing(HostPool(config.hosts)) as hosts:
                 [(name, mesh)] = hosts.meshes.items()
                 for dtype in (torch.float32, torch.bfloat16):
@@ -118,8 +120,8 @@ def measure_host(tensors: list[torch.Tensor], rounds: int, gigabytes: float) -> 
                         assert not failures, failures
 
                     parts: dict[str, Callable[[], object]] = {
-                        "sent": lambda: send(0),  # noqa: B023
-                        "verified": lambda: send(1),  # noqa: B023
+                        "sent": lambda: send(0),
+                        "verified": lambda: send(1),
                     }
                     seconds = measure(rounds, parts, read_cpu)
                     on_clock = measure(rounds, {"clock": parts["sent"]}, time.perf_counter)

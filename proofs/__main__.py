@@ -42,8 +42,11 @@ PROOFS = {
         ("-m proofs.base_intervals",),
     ),
     "kernel": Proof(
-        10, "the bits of a run for any threads, instructions of torch and kernel; no leak in 2,000 steps",
+        10, "the bits of a run for any threads, instructions of torch and kernel",
         ("-m proofs.kernel_bits",),
+    ),
+    "cost": Proof(
+        10, "CPU seconds are linear in rows and steps; memory over 2,000 steps", ("-m proofs.cost",),
     ),
     "discovery": Proof(
         1, "a worker's discovery port with 200 half-open and 20 trickling clients",
