@@ -364,12 +364,21 @@ def test_a_study_without_verdicts_shows_its_runs_compared(
         watched.close()
 
 
-def test_a_published_study_shows_its_verdicts() -> None:
-    """Its study.json is beside study.yaml; it has no runs."""
-    published = load_study_results(STUDIES / "leaked_hint")
+def test_a_published_study_shows_its_verdicts(browser: Any) -> None:
+    """Its study.json is beside study.yaml; it has no runs. An effect has as many digits as its interval."""
+    published = load_study_results(STUDIES / "confirmation")
     assert not published["problem"]
-    assert published["questions"][0]["verdict"]
     assert published["curves"]
+    effects = [abs((q["null"] or {}).get("effect", 1)) for q in published["questions"]]
+    assert min(effects) < 0.001
+    with serve(Library([STUDIES / "confirmation"])) as address:
+        watched = Watched(browser, address)
+        page = watched.open("#/study/confirmation")
+        page.locator("td[data-label='null arm']").first.wait_for()
+        cells = texts(page, "td[data-label='null arm']")
+        assert len(cells) == len(effects)
+        assert not [cell for cell in cells if "e" in cell]
+        watched.close()
 
 
 @pytest.mark.parametrize("width", [390, 3840])

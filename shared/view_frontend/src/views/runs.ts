@@ -1,7 +1,7 @@
 // All runs: status, progress, accuracy and monitorability; pick several to compare.
 
 import { get, listen } from "../api";
-import { h, notice, replace, select, type View } from "../dom";
+import { h, notice, replace, select, type View, type Child } from "../dom";
 import { ago, duration, interval, number, plural } from "../format";
 import { current, link, setParams } from "../router";
 import type { Measure, Overview, RunList } from "../types";
@@ -30,7 +30,7 @@ const COLUMNS: Column[] = [
 ];
 
 function nameCell(run: Overview): HTMLElement {
-  return h("span", {}, h("a", { href: link("run", run.id, run.status === "file" ? "overview" : ""), class: "run-name", title: run.id }, run.id),
+  return h("span", {}, h("a", { href: link("run", run.id, run.status === "file" ? "overview" : ""), class: "run-name", title: run.id }, run.id.split("/").flatMap((part, i): Child[] => (i ? ["/", h("wbr"), part] : [part]))),
     run.damage.length ? h("small", { class: "warn", title: run.damage.join("\n") }, " damaged") : null);
 }
 

@@ -19,7 +19,9 @@ const asNumber = (value: unknown): number | null => (typeof value === "number" ?
 function effectText(value: unknown): string {
   const [effect, low, high] = ["effect", "low", "high"].map((name) => asNumber(asItem(value)[name]));
   if (effect == null) return "–";
-  const sign = (v: number): string => `${v >= 0 ? "+" : "−"}${number(Math.abs(v), 2)}`;
+  const largest = Math.max(...[effect, low, high].map((v) => Math.abs(v ?? 0)));
+  const size = (v: number): number => (largest >= 0.005 && Math.abs(v) < 0.001 ? 0 : Math.abs(v)); // no power of ten beside 0.01
+  const sign = (v: number): string => `${v >= 0 ? "+" : "−"}${number(size(v), 2)}`;
   return low == null || high == null ? sign(effect) : `${sign(effect)} (${sign(low)} to ${sign(high)})`;
 }
 
