@@ -1,9 +1,9 @@
-"""The positive control: GRPO on arithmetic, to validate the pipeline before the interleaving task.
+"""The positive control: GRPO on products and on arithmetic, to validate the pipeline before the interleaving task.
 
-python training/positive_control.grpo/train.py                              # + - * /, without reasoning steps
-python training/positive_control.grpo/train.py task.style=cot               # with reasoning steps
-python training/positive_control.grpo/train.py task.name=multiplication     # three digits times two
-glasshouse study training/positive_control.grpo/study.yaml                  # all of them, with verdicts
+python training/positive_control.grpo/train.py                                        # three digits times two, no steps
+python training/positive_control.grpo/train.py model=positive-control task.style=cot  # with reasoning steps
+python training/positive_control.grpo/train.py --config training/positive_control.grpo/arithmetic.yaml  # + - * /
+glasshouse study training/positive_control.grpo/study_products.yaml                   # the default, with verdicts
 """
 
 from glasshouse import run_experiment
