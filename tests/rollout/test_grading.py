@@ -112,12 +112,13 @@ def test_wrong_answer_earns_less_than_a_correct_one(gold: int, answer: int, name
 
 
 @pytest.mark.parametrize(
-    ("task", "fewest"), [("multiplication", 100), ("sum_digits", 10)], ids=["able", "unable"]
+    ("model", "task"),
+    [("positive-control-products", "multiplication"), ("positive-control", "sum_digits")],
+    ids=["able", "unable"],
 )
-def test_closeness_rewards_no_small_number_for_being_small(task: str, fewest: int) -> None:
+def test_closeness_rewards_no_small_number_for_being_small(model: str, task: str) -> None:
     """On answers of a real base, GRPO's advantage of answers below a fifth of the gold one is not positive: on products
-    which the base knows, and on digit sums, for which most of its answers are far too large."""
-    model = "positive-control-products"
+    which the base knows, and on digit sums, for which many of its answers are far too large."""
     settings = [f"model={model}", f"task.name={task}", "task.style=direct", "evaluate.problems=60"]
     config = load_config([], [*settings, "reward.terms={closeness: 1}"])
     policy, built = load_policy(model), make_task(task)
@@ -133,7 +134,7 @@ def test_closeness_rewards_no_small_number_for_being_small(task: str, fewest: in
         if (answer := rollout.grade.extracted.model_answer) is not None
         and 5 * int(answer) < int(rollout.problem.gold_answer)
     ]
-    assert len(small) >= fewest
+    assert len(small) >= 100
     assert sum(small) <= 0
 
 
