@@ -44,6 +44,7 @@ NOT_RUN = {
     "glasshouse plan": "its examples need a model hub; tests/training",
     "glasshouse study mine.yaml": "trains runs in separate processes; tests/study does it on the mock model",
     "study.yaml --publish": "the same",
+    "study export": "needs the rollouts of a study; tests/study exports a sample of one",
     "glasshouse predict runs/": "needs a run of an organism; tests/before_training",
 }
 """Part of a command: why it is not run. `--dry-run` and `freeze` of a study are run."""
@@ -86,6 +87,8 @@ def prepare(folder: Path, words: list[str], run: Path) -> None:
         path = word.removeprefix("model=").partition("/checkpoints/")[0]
         if path in ("RUN", "RUN2") or (path.startswith("runs/") and "hotter" not in path):
             shutil.copytree(run, folder / path, dirs_exist_ok=True)
+    if words == ["report", "FOLDER"]:
+        shutil.copytree(run, folder / "FOLDER" / "run")
     if any("training/" in word for word in words):
         (folder / "training").symlink_to(ROOT / "training")
     study = next(b for _, b in find_blocks(read_page("docs/studies.md")) if "arms:" in b)
