@@ -21,6 +21,7 @@ EXPERIMENTS = {
     "products": "training/positive_control.grpo/results_products",
     "smollm2": "training/smollm2.grpo/results",
     "gemma3": "training/smollm2.grpo/results_gemma3",
+    "hint.smollm2": "training/hint.smollm2/results",
 }
 """Studies of experiments; the others are in studies/."""
 
