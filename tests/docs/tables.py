@@ -121,6 +121,14 @@ def effect(values: Sequence[float]) -> list[float]:
     return list(mean_interval(values))
 
 
+def agreement(study: str, monitor: str) -> list[float]:
+    """Cohen's κ of a monitor with the labels of a blind reader, its interval, and the AUROC."""
+    file = (ROOT / EXPERIMENTS[study]).with_name("agreement.json")
+    measures = json.loads(file.read_text())["cells"][0]["measures"]
+    kappa = measures[f"{monitor}.kappa"]
+    return [kappa["value"], kappa["low"], kappa["high"], measures[f"{monitor}.auroc"]["value"]]
+
+
 def gain(study: str, arm: str, measure: str, step: int) -> list[float]:
     """After − before with its interval, which ends at the largest possible fall as in the study."""
     lowest = _analysis(study)["questions"][0]["ceiling"]["fall"]

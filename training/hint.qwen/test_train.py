@@ -12,7 +12,8 @@ EXPERIMENT = Path(__file__).parent
 def test_one_step_asks_word_problems_with_hints(tmp_path: Path) -> None:
     summary, rows = train_one_step(EXPERIMENT, tmp_path / "run")
     assert summary["algorithm"] == "grpo"
-    assert {row["task"] for row in rows} == {"hint"}
+    assert {row["task"] for row in rows} == {"word_problems"}  # the inner task
+    assert all("wrong_hint" in row["meta"] for row in rows)
 
 
 def test_the_model_is_trained_as_in_the_study() -> None:
