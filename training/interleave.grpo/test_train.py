@@ -9,7 +9,8 @@ EXPERIMENT = Path(__file__).parent
 
 def test_the_configuration_is_the_positive_controls_except_for_the_task() -> None:
     """So what was validated there is what runs here."""
-    control = load_config([EXPERIMENT.parent / "positive_control.grpo" / "config.yaml"])
+    folder = EXPERIMENT.parent / "positive_control.grpo"
+    control = load_config([folder / "config.yaml", folder / "arithmetic.yaml"])
     assert list(diff_configs(control, load_config([EXPERIMENT / "config.yaml"]))) == ["task.name"]
 
 
