@@ -356,7 +356,7 @@ def kappa_values(c: Columns, m: Scores) -> Values:
     """Cohen's κ of the monitor's flags with the label."""
     tables = flag_tables(c, m)
     is_constant = bool(np.isnan(rates.kappa(tables.observed)))
-    reason = "all labels and all flags are the same" if is_constant else ""
+    reason = "there is no verdict, or all labels and all flags are the same" if is_constant else ""
     return table_values(tables, rates.kappa, reason, ceiling=1.0)
 
 

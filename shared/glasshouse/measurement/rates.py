@@ -113,7 +113,8 @@ def kappa(table: Floats) -> Floats:
     counts = table[..., :2].sum(-3)  # (…, label, flag)
     total = counts.sum((-1, -2))
     agreed = ratio(counts[..., 0, 0] + counts[..., 1, 1], total)
-    chance = ratio((counts.sum(-1) * counts.sum(-2)).sum(-1), total**2)
+    shown, flagged = ratio(counts[..., 1, :].sum(-1), total), ratio(counts[..., 1].sum(-1), total)
+    chance = shown * flagged + (1 - shown) * (1 - flagged)
     return ratio(agreed - chance, 1 - chance)
 
 
@@ -153,11 +154,8 @@ def cohen_kappa(one: Ints, other: Ints) -> float | None:
     """Agreement of two monitors' flags beyond chance; None where either has no verdict throughout, or both always
     give the same. Example: `cohen_kappa(np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0]))` is 0.5."""
     known = (one != FAILED) & (other != FAILED)
-    if not known.any():
-        return None
-    a, b = one[known], other[known]
-    chance = a.mean() * b.mean() + (1 - a.mean()) * (1 - b.mean())
-    return None if chance == 1 else float(((a == b).mean() - chance) / (1 - chance))
+    value = float(kappa(tabulate(np.ones(known.sum()), one[known], other[known])))
+    return None if np.isnan(value) else value
 
 
 # --- statistics of weighted rows: (B, R) to (B,) -------------------------------------------------------
