@@ -170,6 +170,7 @@ def test_several_runs_are_compared_as_arms_and_seeds(
     page.get_by_role("link", name="seed-2", exact=True).click()
     page.get_by_role("heading", name="Reward").wait_for()
     page.get_by_role("link", name="Runs", exact=True).click()
+    page.locator("table.runs tbody tr").first.wait_for()  # the page draws after its address changed
     assert page.locator("table.runs tbody tr").count() == 3
     watched.close()
 
