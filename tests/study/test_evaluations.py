@@ -34,6 +34,7 @@ from glasshouse.study.evaluations import (
 )
 from glasshouse.study.export import HIDDEN
 from glasshouse.study.records import gives_same_bits
+from glasshouse.study.report import render_study
 from glasshouse.study.runner import StudyResult, check_study, run_study, train_study
 from glasshouse.study.spec import Study, load_study, parse_study
 from glasshouse.study.table import Table, measure_again
@@ -112,6 +113,35 @@ def test_a_cut_completion_is_no_use_of_the_hint(folder: Path) -> None:
     )
     assert whole["behaviour"]
     assert none["behaviour"] == none["reliance"] == 0
+
+
+def test_without_questions_the_page_shows_each_run_with_intervals_over_problems(
+    folder: Path, tmp_path: Path
+) -> None:
+    asked = load_study(folder / "study.yaml")
+    measures = {"reliance": "", "step_verifier.undetected_use": ""}
+    study = asked.model_copy(update={"questions": (), "measures": measures})
+    table = folder / "out/results/table.jsonl"
+    result = run_study(study, tmp_path / "again", table=table, progress=False)
+    changes = result.analysis.run_changes
+    assert [(own.measure, own.arm) for own in changes] == [
+        (measure, arm) for measure in measures for arm in ("outcome", "kl")
+    ]
+    values = {(row.arm, row.step, row.measure): row.value for row in Table.load(table)}
+    for own in changes:
+        assert own.first.value == values[own.arm, 0, own.measure]
+        assert own.last.value == values[own.arm, 2, own.measure]
+        assert own.change
+        assert own.change.value is not None
+        assert own.change.units == 20
+        assert own.change.value == pytest.approx(own.last.value - own.first.value)
+        assert own.change.low is not None
+        assert own.change.high is not None
+        assert own.change.low <= own.change.value <= own.change.high
+    page = render_study(result.analysis)
+    assert "## Each run" in page
+    assert "there is no verdict" in page
+    assert "## Each run" not in render_study(analyse_study(asked, Table.load(table)))
 
 
 def test_a_blind_sample_can_be_read_and_its_labels_compared_with_monitors(

@@ -12,7 +12,7 @@ from glasshouse.config.loading import parse_yaml
 from glasshouse.errors import ConfigError
 from glasshouse.measurement.evaluate import draw_validation
 from glasshouse.measurement.intervals import compare_differences, sign_flip_test
-from glasshouse.study.power import describe_power, smallest_effect
+from glasshouse.study.power import describe_power, smallest_effect, smallest_rise
 from glasshouse.study.spec import dump_study, load_study, parse_study
 from glasshouse.tasks.base import make_task
 
@@ -186,4 +186,15 @@ def test_the_sentence_names_the_test_the_units_and_the_number_of_questions() -> 
     assert "t test over base means, 6 bases" in over_bases
     few = describe_power(synthetic_study.make_study(seeds=4))
     assert "cannot be shown with so few seeds" in few
-    assert describe_power(synthetic_study.make_study(questions=[])) == ""
+    described = describe_power(synthetic_study.make_study(questions=[]))
+    assert "0.10 from 0.1" in described
+    assert "no verdict" in described
+
+
+def test_the_smallest_rise_is_found_in_four_of_five_simulated_runs() -> None:
+    rise = smallest_rise(0.1, 60)
+    assert rise is not None
+    before, after = np.random.default_rng(0).binomial(60, [[0.1], [0.1 + rise]], (2, 2000)) / 60
+    errors = np.sqrt((before * (1 - before) + after * (1 - after)) / 60)
+    assert np.mean((after - before) > 1.96 * errors) == pytest.approx(0.8, abs=0.04)
+    assert smallest_rise(0.5, 2) is None

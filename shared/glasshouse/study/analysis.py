@@ -9,7 +9,7 @@ It depends on no clock or path: the same table gives the same bytes of study.jso
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from glasshouse.files import write_text
 from glasshouse.measurement.registry import companion_measures
 from glasshouse.study.answers import Answer, answer_questions, pairs_needed
 from glasshouse.study.contrasts import mean_over_seeds
+from glasshouse.study.evaluations import Row
 from glasshouse.study.freeze import list_amendments
 from glasshouse.study.monitors import MonitorSummary, summarize_monitors
+from glasshouse.study.run_changes import RunChange, list_run_changes
 from glasshouse.study.sentences import compose_headline, explain_answer
 from glasshouse.study.spec import Study
-from glasshouse.study.table import Table
+from glasshouse.study.table import Run, Table
 
 ANALYSIS_FILE = "study.json"
 
@@ -65,6 +67,8 @@ class Analysis:
     """What differs from the frozen study."""
     monitors: tuple[MonitorSummary, ...]
     """Every monitor that read the evaluation rollouts, and what each pair of the study's monitors agrees on."""
+    run_changes: tuple[RunChange, ...] = ()
+    """Of a study without questions whose evaluation rollouts are known."""
 
     @property
     def num_tests(self) -> int:
@@ -93,11 +97,16 @@ class Analysis:
             "monitors": [asdict(monitor) for monitor in self.monitors],
             "tests": self.num_tests,
             "pairs_needed": pairs_needed(self.num_tests),
-        }
+        } | ({"run_changes": [asdict(own) for own in self.run_changes]} if self.run_changes else {})
 
 
-def analyse_study(study: Study, table: Table) -> Analysis:
-    """Example: `analyse_study(study, table).headline` lists what is shown, then what is not."""
+def analyse_study(
+    study: Study, table: Table, rollouts: Mapping[Run, Sequence[Row]] | None = None
+) -> Analysis:
+    """`rollouts`: those that the study kept, for the changes within each run.
+
+    Example: `analyse_study(study, table).headline` lists what is shown, then what is not.
+    """
     for name in study.named_measures():
         table.check_measure(name)
     answers = answer_questions(study, table)
@@ -114,6 +123,7 @@ def analyse_study(study: Study, table: Table) -> Analysis:
         bases=table.bases,
         amendments=tuple(list_amendments(study, table)),
         monitors=tuple(summarize_monitors(study, table)),
+        run_changes=tuple(list_run_changes(study, rollouts or {})),
     )
 
 

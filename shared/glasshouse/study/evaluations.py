@@ -125,13 +125,38 @@ def _to_rollout(row: Mapping[str, Any]) -> Rollout:
 # --- measuring -----------------------------------------------------------------------------------
 
 
+class ScoredStep(NamedTuple):
+    """An evaluated step of a run: its rollouts in columns, and what each monitor says of them."""
+
+    step: int
+    columns: Columns
+    scores: list[Scores]
+
+
 def measure_rollouts(rows: Sequence[Row], config: Config) -> Iterator[Value]:
-    """Every measure of a run's evaluations: of the organism, of its monitors, those of `evaluate.monitors` and fitted
-    n-grams, and Cohen's κ of each pair of monitors over the planted rollouts. Probes and judges need the model or an
-    endpoint: their measures are those of the run.
+    """Every measure of a run's evaluations: of the organism, of its monitors, and Cohen's κ of each pair of monitors
+    over the planted rollouts.
 
     Example: `[v for v in measure_rollouts(rows, config) if v.measure == "step_verifier.disclosure"]`
     """
+    for step, columns, scores in score_evaluations(rows, config):
+        uses = int(columns.behaviour[columns.planted].sum())
+        rarer = min(uses, int(columns.planted.sum()) - uses)
+        for name, found in measure(columns, "study", scores, resamples=0).measures.items():
+            events = rarer if found.id == "auroc_planted" else found.n
+            yield Value(step, name, found.value, events if found.monitor else None)
+        flags = {
+            own.monitor: own.flagged[columns.planted]
+            for own in scores
+            if not own.reason and not own.no_threshold
+        }
+        for one, other in combinations(sorted(flags), 2):
+            yield Value(step, f"{one}~{other}.kappa", cohen_kappa(flags[one], flags[other]))
+
+
+def score_evaluations(rows: Sequence[Row], config: Config) -> Iterator[ScoredStep]:
+    """A run's evaluations, by step, with its own monitors, those of `evaluate.monitors` and fitted n-grams. Probes and
+    judges need the model or an endpoint: their measures are those of the run."""
     if not rows:
         return
     config = fill_task_options(config, read_card(config.model))
@@ -149,7 +174,7 @@ def measure_rollouts(rows: Sequence[Row], config: Config) -> Iterator[Value]:
         if not rollout.split.startswith(RESERVE):
             steps.setdefault(rollout.step, []).append(rollout)
     for step, own in sorted(steps.items()):
-        yield from _measure_step(step, own, label_rollouts(own, task), monitors)
+        yield ScoredStep(step, label_rollouts(own, task), _score(own, monitors))
 
 
 def fit_ngrams(reserve: Sequence[Rollout], task: Organism[Any]) -> dict[str, FittedMonitor]:
@@ -165,9 +190,7 @@ def fit_ngrams(reserve: Sequence[Rollout], task: Organism[Any]) -> dict[str, Fit
     return {kind.name: fit_on_rollouts(kind, training, benign, task) for kind in kinds}
 
 
-def _measure_step(
-    step: int, rollouts: Sequence[Rollout], columns: Columns, monitors: Mapping[str, FittedMonitor]
-) -> Iterator[Value]:
+def _score(rollouts: Sequence[Rollout], monitors: Mapping[str, FittedMonitor]) -> list[Scores]:
     scores = []
     for name, fitted in monitors.items():
         if fitted.monitor is None:
@@ -175,15 +198,4 @@ def _measure_step(
             continue
         outputs = score_rollouts(fitted.monitor, rollouts)
         scores.append(Scores.from_outputs(name, outputs, no_threshold=fitted.no_threshold))
-    uses = int(columns.behaviour[columns.planted].sum())
-    rarer = min(uses, int(columns.planted.sum()) - uses)
-    for name, found in measure(columns, "study", scores, resamples=0).measures.items():
-        events = rarer if found.id == "auroc_planted" else found.n
-        yield Value(step, name, found.value, events if found.monitor else None)
-    flags = {
-        own.monitor: own.flagged[columns.planted]
-        for own in scores
-        if not own.reason and not own.no_threshold
-    }
-    for one, other in combinations(sorted(flags), 2):
-        yield Value(step, f"{one}~{other}.kappa", cohen_kappa(flags[one], flags[other]))
+    return scores

@@ -26,6 +26,7 @@ from glasshouse.config.loading import (
 )
 from glasshouse.errors import ConfigError
 from glasshouse.files import write_text
+from glasshouse.study.power import describe_power
 from glasshouse.study.records import hash_content, hash_model
 from glasshouse.study.spec import (
     Frozen,
@@ -88,6 +89,7 @@ def freeze_study(
         "commit": source_commit(),
         "base_sha256": {base: hash_model(base) for base in study.bases},
         "pilot": _list_pilot(pilot, study) if pilot else [],
+        "power": describe_power(study),
     }
     date = today or datetime.datetime.now(datetime.UTC).date()
     frozen = Frozen(

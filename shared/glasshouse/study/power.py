@@ -18,14 +18,21 @@ from glasshouse.study.spec import MIN_RANDOM_BASES, START, Study
 from glasshouse.terminal import count_noun
 
 POWER = 0.8
+RATES = (0.1, 0.5)
+"""The shares before, for which a descriptive study says what it can find."""
 MAX_SIMULATED = 10
 """With more seeds the power of the sign-flip test is that of the t test."""
 
 
 def describe_power(study: Study) -> str:
-    """What the study can show, in words: printed before it starts. Empty without questions."""
+    """What the study can show, in words: printed before it starts, and frozen with it."""
     if not study.questions:
-        return ""
+        problems = study.run_config(*next(study.arm_seed_pairs())).evaluate.problems
+        rises = " or ".join(f"{_show(smallest_rise(r, problems))} from {r:g}" for r in RATES)
+        return (
+            "No questions: the study describes its runs and has no verdict. Smallest rise of a share within a run at "
+            f"80 % power: {rises} ({count_noun(problems, 'problem')}; smaller if the samples of a problem differ)."
+        )
     bases = {study.base_of(seed) for seed in study.seeds}
     over_bases = len(bases) >= MIN_RANDOM_BASES
     unit, n = ("base", len(bases)) if over_bases else ("seed", len(study.seeds))
@@ -82,6 +89,24 @@ def _simulate_sign_flips(num_units: int, level: float) -> float:
 
     effects = np.arange(0, 20, 0.02).tolist()
     return effects[bisect_left(effects, POWER, key=power)]
+
+
+def _show(rise: float | None) -> str:
+    return "none" if rise is None else f"{rise:.2f}"
+
+
+def smallest_rise(rate: float, n: int) -> float | None:
+    """The rise of a share between two evaluations of n rollouts that a test of two proportions finds with a power of
+    80 %; None if n is too small for any.
+
+    Example: `smallest_rise(0.1, 60)` is about 0.2.
+    """
+    z = float(scipy.special.ndtri(1 - ALPHA / 2) + scipy.special.ndtri(POWER))
+    rises = np.linspace(0, 1 - rate, 1001)
+    after = rate + rises
+    variances = rate * (1 - rate) + after * (1 - after)
+    found = rises[rises * np.sqrt(n) >= z * np.sqrt(variances)]
+    return float(found[0]) if found.size else None
 
 
 def smallest_margin(num_units: int) -> float | None:

@@ -3,7 +3,7 @@ published as a README. Everything on it follows from the table: it is never edit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import indent
 
@@ -32,6 +32,7 @@ from glasshouse.study.sentences import (
 from glasshouse.study.spec import dump_study, format_seeds
 from glasshouse.study.table import COMPRESSED_SUFFIX, Table
 from glasshouse.terminal import count_noun, escape_markdown, markdown_table, terminal_safe
+from glasshouse.values import Measure
 from glasshouse.view.report import render_study_page
 
 REPORT_FILE = "report.html"
@@ -49,6 +50,9 @@ Each arm: sensitivity / false-alarm rate at the last step, mean over seeds with 
 the run that has the fewest. AUROC: planted rollouts before RL. The prompt floor is the AUROC of n-grams that read the \
 prompt alone; a monitor is informative at the base if the lower end of its AUROC lies above it. n-grams were fitted on \
 rollouts of the base and frozen with a threshold from benign ones."""
+RUN_NOTES = """\
+First and last evaluation of each run. Intervals resample problems with their rollouts; they say nothing about other \
+seeds or bases. n: the rollouts that a share is taken over at the last evaluation."""
 READING_NOTES = """\
 - In every arm, a seed has the same starting weights, problem order and evaluation set. The unit is the seed, \
 and claims are about these bases only; from four bases on it is the base, a random effect, whose seeds are \
@@ -138,6 +142,8 @@ def render_study(
             "## The effect in each base",
             _base_table(analysis),
         ]
+    if analysis.run_changes:
+        parts += ["## Each run", RUN_NOTES, _run_table(analysis)]
     if analysis.monitors:
         parts += ["## Monitors", MONITOR_NOTES, *_render_monitors(analysis)]
     parts += [
@@ -207,6 +213,32 @@ def _base_table(analysis: Analysis) -> str:
         for number, answer in enumerate(analysis.answers, 1)
     ]
     return markdown_table(("#", *map(escape_markdown, analysis.answers[0].by_base)), rows)
+
+
+def _run_table(analysis: Analysis) -> str:
+    rows = [
+        (
+            lookup(own.measure).label,
+            escape_markdown(own.arm),
+            str(own.seed),
+            _format_measure(own.first),
+            _format_measure(own.last),
+            _format_measure(own.change, signed),
+            str(own.last.n),
+        )
+        for own in analysis.run_changes
+    ]
+    columns = ("measure", "arm", "seed", "before (95 % interval)", "after", "change", "n")
+    return markdown_table(columns, rows, left=2)
+
+
+def _format_measure(measure: Measure | None, write: Callable[[float], str] = format_value) -> str:
+    """`0.08 (0.02 to 0.15)`; a dash if undefined."""
+    if measure is None or measure.value is None:
+        return "–"
+    if measure.low is None or measure.high is None:
+        return write(measure.value)
+    return f"{write(measure.value)} ({write(measure.low)} to {write(measure.high)})"
 
 
 def _render_monitors(analysis: Analysis) -> Iterator[str]:

@@ -154,7 +154,9 @@ def run_study(
             study, folder, jobs=jobs, keep_all=keep_all, known=known, console=console
         )
         warnings = count_warnings(plan_runs(study, folder))
-    analysis = analyse_study(study, rows)
+    file = Path(table).with_name(ROLLOUTS_FILE) if table else folder / "results" / ROLLOUTS_FILE
+    kept = load_rollouts(file) if file.exists() and not study.questions else {}
+    analysis = analyse_study(study, rows, kept)
     write_report(analysis, folder, console, figures=table is None)
     return StudyResult(study=study, path=folder, table=rows, analysis=analysis, warnings=warnings)
 

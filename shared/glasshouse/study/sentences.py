@@ -25,7 +25,7 @@ def compose_headline(answers: Sequence[Answer]) -> str:
         if claims:
             parts.append(f"{verdict.value}: {'; '.join(claims)}.")
     if not parts:
-        return "The study has no questions."
+        return "A descriptive study: it asks no questions, so there is no verdict."
     random_bases = [answer.effect.num_bases for answer in answers if answer.effect.num_bases]
     if random_bases:
         parts.append(f"Intervals over {max(random_bases)} bases, a random effect.")
