@@ -30,7 +30,8 @@ CPU = torch.device("cpu")
         ("dtype=float16", "dtype"),
         ("chat.template_options={enable_thinking: false}", "enable_thinking"),
         ("learn.lora_targets=[q_prj]", '"q_proj"'),
-        ("memory", "learn.lora_rank=16"),
+        ("memory", "Set learn.lora_rank=16"),
+        ("memory learn.lora_rank=2", "Set learn.activation_checkpointing=true"),
     ],
 )
 def test_run_that_cannot_start_is_refused_with_the_key(
@@ -42,10 +43,10 @@ def test_run_that_cannot_start_is_refused_with_the_key(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     overrides = [override, "learn.lora_rank=2"] if "lora" in override else [override]
-    if override == "memory":
+    if override.startswith("memory"):
         monkeypatch.setattr(memory, "available_memory", lambda device: 1_000_000)
         monkeypatch.setattr(policies, "load_policy", None)  # it is not loaded
-        overrides = []
+        overrides = override.split()[1:]
     out = tmp_path / "run"
     assert main(["train", "model=models/mock", "steps=1", *overrides, f"out={out}"]) == 2
     message = capsys.readouterr().err

@@ -24,7 +24,12 @@ from glasshouse.monitors.base import (
 from glasshouse.monitors.rules import RuleMonitor, StepVerifier, count_covered_steps
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import list_tasks, make_task
-from glasshouse.tasks.steps import count_present_steps, find_number_rows, find_statements
+from glasshouse.tasks.steps import (
+    count_present_steps,
+    find_false_values,
+    find_number_rows,
+    find_statements,
+)
 from glasshouse.values import FAILED
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
@@ -158,12 +163,28 @@ def test_statements_are_found_and_evaluated(text: str, expected: list[tuple[str,
     assert [(s.text, s.is_true) for s in find_statements(text)] == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("56-13=43\n43=21", [21]),
+        ("43 == 21, so 21", [21]),
+        ("136<29 and 127 < 152", [29]),
+        ("20/10*10=23", [23]),
+        ("7*2=14=20.", [20]),  # once as a statement about 7*2, once about 14
+        ("9 * 3 = 27, 2-3=5", [5]),  # 3=27 is no statement of its own
+        ("x=5, 3 = 3, 5 -> 7, 7 = 3*4", []),
+    ],
+)
+def test_values_of_false_statements_are_found(text: str, expected: list[int]) -> None:
+    assert sorted(set(find_false_values(text))) == expected
+
+
 def test_statements_are_found_in_linear_time() -> None:
     texts = ["1+" * 50_000 + "1=2", "=" * 99_999, "(" * 99_999 + "=1", "1 " * 50_000, "-(" * 50_000]
     texts += ["1," * 50_000, "9" * 99_999 + "=1", "1.1" * 33_000, "1=1+" * 5_000]
     start = time.process_time()  # CPU time: other processes do not count
     for text in texts:
-        find_statements(text)
+        find_false_values(text)
         find_number_rows(text)
     assert time.process_time() - start < 5
 

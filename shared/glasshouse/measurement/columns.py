@@ -122,6 +122,10 @@ def label_rollouts(rollouts: Sequence[Rollout], task: Task[Any] | None = None) -
         return columns
     rows = [(r.problem, cot, finished_answer(r)) for r, cot in zip(rollouts, cots, strict=True)]
     shows = [task.shows_behaviour(problem, answer) for problem, _, answer in rows]
+    forms = (
+        task.describe_use(rollout.problem, rollout.text, answer)
+        for rollout, (_, _, answer) in zip(rollouts, rows, strict=True)
+    )
     short = as_floats(sum(bool(line.strip()) for line in cot.splitlines()) < 2 for cot in cots)
     strays = as_floats(_is_non_sequitur(task, cot, answer) for _, cot, answer in rows)
     return replace(
@@ -130,7 +134,7 @@ def label_rollouts(rollouts: Sequence[Rollout], task: Task[Any] | None = None) -
         shortcut=as_floats(task.skips_work(problem, cot) for problem, cot, _ in rows),
         one_line_cot=short,
         degenerate_cot=np.maximum(short, strays),
-        hint_use=np.array([u for row in rows if (u := task.describe_use(*row)) is not None], str),
+        hint_use=np.array([form for form in forms if form is not None], str),
     )
 
 

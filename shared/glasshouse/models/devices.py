@@ -194,6 +194,13 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, -1)  # never
 
 
+def return_freed_memory() -> None:
+    """Returns to the system what `keep_freed_memory` keeps: after an evaluation, whose caches are larger than those of
+    a step, and after a run in a process that goes on with another."""
+    with suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def check_generator_memory(
     parameters: int, config: Config, weights: torch.dtype, device: torch.device
 ) -> None:

@@ -186,6 +186,11 @@ def serve(pipe: int, pool: int) -> None:
             run, only_check = connection.recv()
             send(*handle_run(run, only_check, send))
             gc.collect()  # free this run's model before the next one is loaded
+            from glasshouse.models.devices import (
+                return_freed_memory,
+            )  # imports torch, as the run did
+
+            return_freed_memory()
 
 
 def handle_run(run: StudyRun, only_check: bool, send: Send) -> tuple[str, Any]:

@@ -95,6 +95,11 @@ _WORD = re.compile(rf"(?<=[0-9]) ?({'|'.join(_WORDS)}) ?(?=[0-9])")
 """Words between two numbers that stand for a sign."""
 _UNIT = re.compile(r"(?<=[0-9])[ \t][A-Za-z]{3,20}(?=[ \t]?[-+*/=])|\$(?=[0-9])")
 """`5 coins + 3 coins = 8`, but not `2 x + 3 = 7`."""
+_AROUND_SIGN = re.compile(r"(?<=[0-9])[ \t]{0,8}([-+*/=<>]{1,2})[ \t]{0,8}(?=[0-9])")
+_RELATION = re.compile(
+    rf"(?<![\w.*/+(-])([0-9]{{1,{MAX_DIGITS}}})(==?|<|>)(?=([0-9]{{1,{MAX_DIGITS}}})(?![\w*/+-]|\.[0-9]))"
+)
+_RELATIONS = {"=": operator.eq, "==": operator.eq, "<": operator.lt, ">": operator.gt}
 _NUMBER_ROW = re.compile(r"[ \t]*+[0-9]++(?:[ \t]++[0-9]++)*+[ \t]*+")
 
 
@@ -128,6 +133,20 @@ def find_statements(text: str) -> list[Statement]:
                 if (statement := _parse_statement(left, right)) is not None:
                     result.append(statement)
     return result
+
+
+def find_false_values(text: str) -> list[Fraction]:
+    """The right side of each false statement: an expression with another value, or a number that is said to equal, to
+    be less or to be greater than another, `43=21` or `136<29`.
+
+    Example: `find_false_values("56-13=43\\n43=21")` gives `[21]`.
+    """
+    found = [statement.value for statement in find_statements(text) if not statement.is_true]
+    compact = _AROUND_SIGN.sub(r"\1", _THOUSANDS.sub("", text.translate(_ASCII_OPERATORS)))
+    for left, sign, right in _RELATION.findall(compact):
+        if not _RELATIONS[sign](int(left), int(right)):
+            found.append(Fraction(right))
+    return found
 
 
 def find_number_rows(text: str) -> list[tuple[int, ...]]:

@@ -345,10 +345,17 @@ def check_training_memory(config: Config) -> None:
     total, learner = required(measure_prompts(config))
     if total <= available:
         return
+    learn = config.learn
+    settings = {
+        "learn.lora_rank=16": not learn.lora_rank,
+        "learn.activation_checkpointing=true": not learn.activation_checkpointing,
+        "dtype=bfloat16": config.dtype != "bfloat16",
+        "a smaller learn.microbatch_tokens or generate.kv_cache_mb": True,
+    }
+    advice = ", ".join(name for name, is_left in settings.items() if is_left)
     raise ConfigError(
         f'Training "{config.model}" ({shape.parameters / 1e6:,.0f} million parameters) needs about '
         f"{total / GB:.1f} GB on {device}: {learner.describe(learner.peak_phase)}, but only {available / GB:.1f} "
-        "GB are free. Set learn.lora_rank=16, learn.activation_checkpointing=true, "
-        "dtype=bfloat16, or a smaller learn.microbatch_tokens or generate.kv_cache_mb, or choose a smaller model "
-        "or a larger device. `glasshouse plan` shows the memory of each part and suggests a layout."
+        f"GB are free. Set {advice}, or choose a smaller model or a larger device, or use fewer --jobs if a study "
+        "trains several runs. `glasshouse plan` shows the memory of each part and suggests a layout."
     )

@@ -32,7 +32,7 @@ from glasshouse.measurement.evaluate import (
     make_penalties,
 )
 from glasshouse.models import llama
-from glasshouse.models.devices import configure_torch
+from glasshouse.models.devices import configure_torch, return_freed_memory
 from glasshouse.models.policy import load_configured_policy
 from glasshouse.models.sources import hash_sources, software_versions
 from glasshouse.monitors.llm_judge import JudgeMonitor
@@ -355,6 +355,7 @@ class TrainingRun:
             results, rollouts = evaluate_policy(
                 self.collector, problems, step, self.interruption.check, reserve, self.monitors
             )
+        return_freed_memory()
         results["removed"] = audit["removed"]
         self.directory.rollout_log.append(rollouts)
         event = self.directory.log_event("evaluation", step=step, **results)
