@@ -154,9 +154,11 @@ def measure_rollouts(rows: Sequence[Row], config: Config) -> Iterator[Value]:
             yield Value(step, f"{one}~{other}.kappa", cohen_kappa(flags[one], flags[other]))
 
 
-def score_evaluations(rows: Sequence[Row], config: Config) -> Iterator[ScoredStep]:
+def score_evaluations(
+    rows: Sequence[Row], config: Config, *, embedders: bool = True
+) -> Iterator[ScoredStep]:
     """A run's evaluations, by step, with its own monitors, those of `evaluate.monitors` and fitted n-grams. Probes and
-    judges need the model or an endpoint: their measures are those of the run."""
+    judges need the model or an endpoint: their measures are those of the run. Embedders need their encoder."""
     if not rows:
         return
     config = fill_task_options(config, read_card(config.model))
@@ -167,6 +169,7 @@ def score_evaluations(rows: Sequence[Row], config: Config) -> Iterator[ScoredSte
         m.name: FittedMonitor(name=m.name, monitor=m)
         for m in make_evaluation_monitors(config, task)
         if not (m.scope is Scope.ACTIVATIONS or isinstance(m, JudgeMonitor))
+        and (embedders or not getattr(m, "encoder", ""))
     }
     monitors |= fit_ngrams([r for r in rollouts if r.split.startswith(RESERVE)], task)
     steps: dict[int, list[Rollout]] = {}

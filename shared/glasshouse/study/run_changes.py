@@ -29,7 +29,8 @@ class RunChange:
 
 
 def list_run_changes(study: Study, by_run: Mapping[Run, Sequence[Row]]) -> list[RunChange]:
-    """By measure of the study, arm and seed; only of a study without questions.
+    """By measure of the study, arm and seed; only of a study without questions. Nothing here runs a model, so that a
+    published study can be analysed anywhere: measures of monitors that run one are left out.
 
     Example: `list_run_changes(study, load_rollouts(Path("results/evaluations.jsonl.zst")))[0].change`
     """
@@ -44,7 +45,7 @@ def _changes_of_run(study: Study, run: Run, rows: Sequence[Row]) -> Iterator[Run
     arm, seed = run
     if arm not in study.arms or seed not in study.seeds:
         return
-    steps = list(score_evaluations(rows, study.run_config(arm, seed)))
+    steps = list(score_evaluations(rows, study.run_config(arm, seed), embedders=False))
     if len(steps) < 2:
         return
     first, last = ((step.columns, step.scores) for step in (steps[0], steps[-1]))
