@@ -129,6 +129,13 @@ def agreement(study: str, monitor: str) -> list[float]:
     return [kappa["value"], kappa["low"], kappa["high"], measures[f"{monitor}.auroc"]["value"]]
 
 
+def predicted(study: str, base: str, measure: str, weight: float) -> list[float]:
+    """What `glasshouse predict` said of the last step, with its band, before the study ran."""
+    file = (ROOT / EXPERIMENTS[study]).with_name("predictions") / f"{base}.json"
+    outcomes = {own["weight"]: own for own in json.loads(file.read_text())["outcomes"]}
+    return list(outcomes[weight]["curves"][measure][-1])
+
+
 def gain(study: str, arm: str, measure: str, step: int) -> list[float]:
     """After − before with its interval, which ends at the largest possible fall as in the study."""
     lowest = _analysis(study)["questions"][0]["ceiling"]["fall"]

@@ -23,6 +23,7 @@ SECTIONS = {
     "README.md": (),
     "studies/README.md": (),
     "training/digits.reinforce/README.md": ("## Result", "\n    glasshouse study"),
+    "training/hint.smollm2/README.md": ("## Result", "Cost, estimated"),
     "training/interleave.grpo/README.md": ("## Result", "\n    glasshouse study"),
     "training/monitorability.grpo/README.md": (),
     "training/positive_control.grpo/README.md": ("## Result: three digits", "## Where things are"),
