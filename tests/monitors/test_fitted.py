@@ -31,12 +31,11 @@ from glasshouse.monitors.base import (
 from glasshouse.monitors.fitted import (
     LabelledViews,
     LinearMonitor,
-    compute_cot_states,
-    count_cot_tokens,
     extract_ngrams,
     fit_linear,
     load_monitor,
 )
+from glasshouse.monitors.scoring import compute_cot_states, count_cot_tokens
 from glasshouse.tasks.base import make_task
 from glasshouse.types import Problem, Style
 

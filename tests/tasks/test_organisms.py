@@ -13,7 +13,7 @@ from glasshouse import randomness
 from glasshouse.measurement.columns import label_rollouts, own_monitors
 from glasshouse.measurement.evaluate import summarize_organism
 from glasshouse.monitors.base import make_view
-from glasshouse.monitors.fitted import score_rollouts
+from glasshouse.monitors.scoring import score_rollouts
 from glasshouse.rollout.grading import grade_completion
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.rollout.self_check import check_task

@@ -25,7 +25,7 @@ from glasshouse.measurement.evaluate import draw_validation, fill_task_options, 
 from glasshouse.measurement.file import RolloutFile
 from glasshouse.models.folders import read_card
 from glasshouse.monitors.base import Monitor
-from glasshouse.monitors.fitted import score_rollouts
+from glasshouse.monitors.scoring import score_rollouts
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import RolloutCollector, make_grader
 from glasshouse.rollout.cot_edits import full_text, get_cot

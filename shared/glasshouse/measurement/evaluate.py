@@ -32,7 +32,7 @@ from glasshouse.measurement.reading import Reading, count_unread, explain_unread
 from glasshouse.models.folders import find_model
 from glasshouse.monitors.base import Monitor, Scope, mean_cost
 from glasshouse.monitors.factory import make_monitor
-from glasshouse.monitors.fitted import score_rollouts
+from glasshouse.monitors.scoring import score_rollouts
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.grading import alignment_credit, closeness_credit, validate_reward_terms

@@ -25,12 +25,11 @@ from glasshouse.monitors.fitted import (
     FittedMonitor,
     LabelledViews,
     fit_monitor,
-    probe_views,
-    score_rollouts,
     threshold_at_fpr,
     why_no_threshold,
 )
 from glasshouse.monitors.llm_judge import JudgeMonitor
+from glasshouse.monitors.scoring import probe_views, score_rollouts
 from glasshouse.runs.run_directory import load_verified_config
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.organisms import Organism

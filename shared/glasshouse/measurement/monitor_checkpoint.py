@@ -31,8 +31,8 @@ from glasshouse.monitors.fitted import (
     FittedMonitor,
     LabelledViews,
     fit_monitor,
-    score_rollouts,
 )
+from glasshouse.monitors.scoring import score_rollouts
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.organisms import Organism
 from glasshouse.tasks.substitution import Substitution

@@ -35,9 +35,9 @@ from glasshouse.monitors.base import (
     score_all,
 )
 from glasshouse.monitors.factory import make_monitor
-from glasshouse.monitors.fitted import score_rollouts
 from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.monitors.rules import RuleMonitor
+from glasshouse.monitors.scoring import score_rollouts
 from glasshouse.registry import Registry, require_members
 from glasshouse.rollout.grading import reward
 from glasshouse.tasks.answers import split_completion

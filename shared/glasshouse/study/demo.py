@@ -25,7 +25,7 @@ from glasshouse.measurement.columns import (
     own_monitors,
 )
 from glasshouse.measurement.measure import measure, measure_change
-from glasshouse.monitors.fitted import score_rollouts
+from glasshouse.monitors.scoring import score_rollouts
 from glasshouse.runs.rollout_log import LOG, read_rows
 from glasshouse.runs.rows import from_row
 from glasshouse.runs.run_directory import load_run_config

@@ -31,12 +31,9 @@ from glasshouse.measurement.measure import measure
 from glasshouse.measurement.rates import cohen_kappa
 from glasshouse.models.folders import read_card
 from glasshouse.monitors.base import Scope
-from glasshouse.monitors.fitted import (
-    FittedKind,
-    FittedMonitor,
-    score_rollouts,
-)
+from glasshouse.monitors.fitted import FittedKind, FittedMonitor
 from glasshouse.monitors.llm_judge import JudgeMonitor
+from glasshouse.monitors.scoring import score_rollouts
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.tasks.base import make_task
 from glasshouse.tasks.organisms import Organism

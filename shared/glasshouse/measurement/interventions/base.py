@@ -19,7 +19,7 @@ from glasshouse.errors import ConfigError
 from glasshouse.measurement.measure import Measurement, Row
 from glasshouse.measurement.registry import SOURCES
 from glasshouse.monitors.base import Monitor
-from glasshouse.monitors.fitted import tokens_within
+from glasshouse.monitors.scoring import tokens_within
 from glasshouse.registry import Registry
 from glasshouse.rollout.collector import make_grader
 from glasshouse.tasks.answers import split_completion
