@@ -129,6 +129,16 @@ def agreement(study: str, monitor: str) -> list[float]:
     return [kappa["value"], kappa["low"], kappa["high"], measures[f"{monitor}.auroc"]["value"]]
 
 
+def judged(study: str, step: int, measure: str) -> list[float]:
+    """What the judge's verdicts on a sample of the rollouts give: a measure with its interval."""
+    file = (ROOT / EXPERIMENTS[study]).with_name("judge") / "measures.json"
+    cells = {
+        int(cell["checkpoint"]): cell["measures"] for cell in json.loads(file.read_text())["cells"]
+    }
+    found = cells[step][f"judge.{measure}"]
+    return [found["value"], found["low"], found["high"]]
+
+
 def predicted(study: str, base: str, measure: str, weight: float) -> list[float]:
     """What `glasshouse predict` said of the last step, with its band, before the study ran."""
     file = (ROOT / EXPERIMENTS[study]).with_name("predictions") / f"{base}.json"
