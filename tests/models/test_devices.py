@@ -6,6 +6,8 @@ There is no GPU in CI: `stand_in_device` takes its place and raises where a tens
 
 from __future__ import annotations
 
+import resource
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,3 +168,16 @@ def test_bfloat16_of_a_large_model_needs_a_cpu_with_its_instructions(
             resolve_dtype("bfloat16", cpu, parameters=10**8)
     else:
         assert resolve_dtype("bfloat16", cpu, parameters=10**8) == torch.bfloat16
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's mallopt, and /proc")
+def test_freed_memory_is_kept_until_it_is_returned() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    devices.keep_freed_memory()
+    size = 400_000_000
+    torch.ones(size // 4)
+    kept = resident()
+    devices.return_freed_memory()
+    assert resident() < kept - 0.9 * size
