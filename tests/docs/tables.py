@@ -18,6 +18,7 @@ EXPERIMENTS = {
     "interleave.grpo": "training/interleave.grpo/results",
     "monitorability.grpo": "training/monitorability.grpo/results",
     "positive_control.grpo": "training/positive_control.grpo/results",
+    "qwen": "training/positive_control.grpo/results_qwen",
     "products": "training/positive_control.grpo/results_products",
     "smollm2": "training/smollm2.grpo/results",
     "gemma3": "training/smollm2.grpo/results_gemma3",
