@@ -40,7 +40,6 @@ from glasshouse.learn.learner import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.policy import Policy, load_policy
 from glasshouse.rollout.collector import Chunk, ChunkCompletions
-from glasshouse.training import interruption
 from glasshouse.training import run as training_run
 from glasshouse.training.display import Display
 from glasshouse.training.run import TrainingRun
@@ -352,7 +351,6 @@ def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
             return pending
 
         patch.setattr(training_run, "make_backend", use_shared_backend)
-        patch.setattr(interruption, "GRACE", 60.0)
         patch.setattr(backend, "submit", press_ctrl_c)
         patch.setattr(backend, "close", lambda: None)
         assert main(["train", *run]) == 130

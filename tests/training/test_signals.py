@@ -18,7 +18,6 @@ from tests.training.short_runs import SHORT, resume
 
 from glasshouse.cli.app import main
 from glasshouse.generate.torch_engine import TorchGenerator
-from glasshouse.runs import checkpoints
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training import interruption
 from glasshouse.training.display import Display
@@ -86,25 +85,6 @@ def test_one_signal_interrupts_once_so_that_saving_can_wait_for_completions() ->
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_an_alarm_of_the_caller_stays_the_callers(tmp_path: Path, expected: Result) -> None:
-    """As in pytest-timeout or a job script: it must not stop a run, and must not be lost."""
-    alarms: list[int] = []
-    handler = signal.signal(signal.SIGALRM, lambda *_: alarms.append(1))
-    timer = signal.setitimer(signal.ITIMER_REAL, 1000)
-    try:
-        train(tmp_path / "run", SignalAtStep3(signal.SIGALRM), SHORT)
-        assert alarms == [1]
-        assert not list_differences(tmp_path / "run", expected)
-        with interruption.Interruption():
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert signal.getitimer(signal.ITIMER_REAL)[0] > 10 * interruption.GRACE
-        os.kill(os.getpid(), signal.SIGALRM)
-        assert alarms == [1, 1]
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, handler)
-
-
 def test_signal_during_generation_stops_it(
     tmp_path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,23 +113,4 @@ def test_exit_code_is_131_after_a_second_signal_and_130_after_one(
         assert main(command) == code
     monkeypatch.undo()
     assert main(command) == 0
-    assert not list_differences(tmp_path / "run", expected)
-
-
-def test_checkpoint_that_takes_longer_than_the_grace_period_is_abandoned(
-    tmp_path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(interruption, "GRACE", 0.05)
-    write_checkpoint = checkpoints.write_checkpoint
-
-    def slow(folder: Path, state: dict[str, Any], **content: Any) -> checkpoints.Checkpoint:
-        if state["step"] == 3:
-            signal.pause()  # until the alarm at the end of the grace period
-        return write_checkpoint(folder, state, **content)
-
-    monkeypatch.setattr(checkpoints, "write_checkpoint", slow)
-    train(tmp_path / "run", SignalAtStep3(signal.SIGTERM), SHORT)
-    monkeypatch.undo()
-    assert not (tmp_path / "run" / "checkpoints" / "step-000003").exists()
-    assert "resumed at 2" in resume(tmp_path / "run")
     assert not list_differences(tmp_path / "run", expected)

@@ -32,8 +32,6 @@ from glasshouse.study.spec import StudyRun
 
 MAX_CRASHES = 2
 """Worker crashes per run before the run fails."""
-SHUTDOWN_SECONDS = 20.0
-"""How long a worker may take to save its run when the pool closes; then it is killed."""
 STDERR_TAIL = 800
 """Characters of a worker's stderr or traceback that an error message shows."""
 WORKER = "from glasshouse.study.process_pool import serve; serve({}, {})"
@@ -81,10 +79,10 @@ class _Worker:
         return f"its worker process {cause}" + (f" ({tail.splitlines()[-1]})" if tail else "")
 
     def close(self) -> None:
-        """Wait until the process has ended. Kill it if that takes too long, or at another Ctrl-C."""
+        """Wait until the process has ended: it completes a step and saves it. Kill it at another Ctrl-C."""
         try:
-            self.process.wait(SHUTDOWN_SECONDS)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            self.process.wait()
+        except KeyboardInterrupt:
             self.process.kill()
             self.process.wait()
         self.connection.close()

@@ -14,7 +14,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -220,7 +221,7 @@ def train_study(
     known_arms = _load_known_arms(study, out)
     console = console or Console(quiet=True)
     shown = StudyProgress(console)
-    with shown.progress, ProcessPool(jobs) as pool:
+    with shown.progress, ProcessPool(jobs) as pool, _saying_that_runs_are_saved(shown):
         copied = find_known_runs(runs, known, shown) if known else {}
         unfinished = [run for run in runs if not run.is_finished and run.name not in copied]
         if any(run.preparation for run in unfinished):
@@ -271,6 +272,15 @@ def train_study(
         for kind, count in count_warnings(runs).items():
             shown.print(f"Warning in {count} of {len(runs)} runs: {kind}", "yellow")
     return table
+
+
+@contextmanager
+def _saying_that_runs_are_saved(shown: StudyProgress) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        shown.print("Stopping after the steps in progress, to save them. Ctrl-C again: at once.")
+        raise
 
 
 def prepare_bases(runs: Sequence[StudyRun], shown: StudyProgress) -> None:

@@ -1,8 +1,8 @@
-"""Ctrl-C, SIGTERM and SIGHUP: end a run at a point where nothing is half done, or at once if that takes too long.
+"""Ctrl-C, SIGTERM and SIGHUP: end a run at a point where nothing is half done.
 
 first signal ──► while generating or evaluating: end immediately
-            └──► while learning or logging: at the end of the step, within GRACE seconds
-second signal, or GRACE exceeded ──► end at once; the last checkpoint remains
+            └──► while learning or logging: at the end of the step, however long it takes
+second signal ──► end at once; the last checkpoint remains
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-GRACE = 2.0
-"""Seconds that a signalled run has for its last checkpoint."""
-
 
 class Interrupted(BaseException):
     """A signal arrived and nothing is half done: the last step can be saved."""
 
 
 class ForcedStop(BaseException):
-    """A signal arrived and there is no time to save: the last checkpoint remains."""
+    """A second signal arrived: nothing is saved, the last checkpoint remains."""
 
 
 class Interruption:
@@ -36,14 +33,11 @@ class Interruption:
             interruption.check()                # may end here
     """
 
-    def __init__(
-        self, notify: Callable[[], None] = lambda: None, *, limits_time: bool = True
-    ) -> None:
-        self.notify, self.limits_time = notify, limits_time
+    def __init__(self, notify: Callable[[], None] = lambda: None) -> None:
+        self.notify = notify
         self.is_requested = self.is_interruptible = False
         self.has_raised = False
         self.previous_handlers: dict[int, object] = {}
-        self.previous_timer = (0.0, 0.0)
         self.terminals: list[int] = []
 
     def __enter__(self) -> Interruption:
@@ -57,12 +51,8 @@ class Interruption:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if signal.SIGALRM in self.previous_handlers:
-            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-        if self.previous_timer[0]:
-            signal.setitimer(signal.ITIMER_REAL, *self.previous_timer)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -88,17 +78,7 @@ class Interruption:
         if number == signal.SIGHUP:  # a closed terminal: printing to it would raise
             for output in self.terminals:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), output)
-        if self.limits_time:
-            self._start_grace_period()
         with suppress(OSError, RuntimeError):  # the signal may have come while something is printed
             self.notify()
         if self.is_interruptible:
             self.check()
-
-    def _start_grace_period(self) -> None:
-        """Only now: until a signal arrives, an alarm belongs to the caller, as in pytest-timeout."""
-        self.previous_handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._handle_timeout)
-        self.previous_timer = signal.setitimer(signal.ITIMER_REAL, GRACE)
-
-    def _handle_timeout(self, number: int, frame: FrameType | None) -> None:
-        raise ForcedStop

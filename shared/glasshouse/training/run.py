@@ -107,7 +107,7 @@ class TrainingRun:
         self.data_manifest = describe_data(config, self.task, self.problems, len(self.validation))
         self.progress = Progress(data=self.problems.state())
         self.diagnostics = Diagnostics(config)
-        stopping = "Stopping: saving a checkpoint. Press Ctrl-C again to stop at once."
+        stopping = "Stopping after this step, to save it. Press Ctrl-C again to stop at once."
         self.interruption = Interruption(lambda: self.display.warn(stopping))
         self.started = time.perf_counter()
         """Clock reading at which the run would have started without interruptions."""

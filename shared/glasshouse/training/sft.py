@@ -228,7 +228,7 @@ def _train(
     saved = _restore(work, learner)
     if saved:
         show(f"step {saved} of {recipe.steps}  resumed")
-    with Interruption(limits_time=False) as interruption:
+    with Interruption() as interruption:
         try:
             while learner.version < recipe.steps:
                 with interruption.interruptible():
