@@ -18,14 +18,14 @@ def test_one_step_asks_word_problems_with_hints(tmp_path: Path) -> None:
 
 def test_the_model_is_trained_as_in_the_study() -> None:
     config = load_config([EXPERIMENT / "config.yaml"])
-    run = load_study(EXPERIMENT / "draft.yaml").run_config("outcome", seed=0)
+    run = load_study(EXPERIMENT / "study.yaml").run_config("outcome", seed=0)
     sections = ("model", "steps", "task", "data", "generate", "reward", "learn", "checkpoints")
     for section in sections:
         assert getattr(config, section) == getattr(run, section), section
 
 
 def test_the_control_differs_in_its_rewards_only() -> None:
-    study = load_study(EXPERIMENT / "draft.yaml")
+    study = load_study(EXPERIMENT / "study.yaml")
     outcome, shuffled = (study.run_config(arm, seed=0) for arm in ("outcome", "shuffled"))
     assert shuffled.reward.shuffle
     assert outcome == shuffled.model_copy(update={"reward": outcome.reward, "out": outcome.out})

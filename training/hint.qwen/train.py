@@ -2,7 +2,7 @@
 
 python training/hint.qwen/train.py model=FOLDER                      # outcome reward
 python training/hint.qwen/train.py model=FOLDER reward.shuffle=true  # its control
-glasshouse study training/hint.qwen/draft.yaml                       # both, three seeds
+glasshouse study training/hint.qwen/study.yaml                       # both, three seeds
 """
 
 from glasshouse import run_experiment
