@@ -49,7 +49,7 @@ def _changes_of_run(study: Study, run: Run, rows: Sequence[Row]) -> Iterator[Run
     if len(steps) < 2:
         return
     first, last = ((step.columns, step.scores) for step in (steps[0], steps[-1]))
-    key = ("run_changes", arm, seed)
+    key = ("run_changes", seed)  # arms that start from equal rollouts get equal intervals
     changes = measure_change(first, last, "study", key=key)
     before, after = (
         measure(columns, "study", scores, key=key).measures for columns, scores in (first, last)

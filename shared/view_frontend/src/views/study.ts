@@ -42,13 +42,13 @@ export function studyView(root: HTMLElement, id: string): View {
     const chosen = current().params.get("measure"), selected = curvesOf(Object.keys(study.curves), chosen);
     grid.show(Object.entries(study.curves).map(([id, curve]) => ({ ...armChart(id, curve, study!.arms), isSelected: selected.includes(id) })));
     replace(root, head, h("p", { class: "lead" }, study.headline),
-      h("section", {}, h("h2", {}, "Questions"),
+      study.questions.length === 0 ? null : h("section", {}, h("h2", {}, "Questions"),
         tableRegion("Questions", headings(COLUMNS), study.questions.map((q) => questionRow(q, chosen)), "stacked")),
       h("section", {}, h("h2", {}, "Curves by arm"),
         h("div", { class: "toolbar" }, study.runs.length > 1 ? h("a", { class: "button primary", href: link("compare", "", "", { runs: study.runs.slice(0, MAX_RUNS).join("|") }) }, "Compare its runs") : null,
           h("span", { class: "hint" }, "Mean over seeds with Student's 95 % interval.")),
         grid.element),
-      study.text ? h("details", { class: "fold page-text" }, h("summary", {}, "The whole report: each question, arms, seeds, how to reproduce it"), renderPage(study.text)) : null);
+      study.text ? h("details", { class: "fold page-text", open: study.questions.length === 0 }, h("summary", {}, "The whole report: each question or run, arms, seeds, how to reproduce it"), renderPage(study.text)) : null);
   };
 
   void show(root, get<StudyResults>("study", { study: id }), (answer) => { study = answer; draw(); }, "The study cannot be read.");
