@@ -93,7 +93,8 @@ def test_every_arm_of_a_shipped_study_can_be_built(file: Path) -> None:
         task = make_task(config.task.name, config.task.options)
         validate_config(config)
         monitors = make_evaluation_monitors(config, task)
-        Penalties.from_config(config.reward.penalties, task, monitors)
+        built = Penalties.from_config(config.reward.penalties, task, monitors)
+        assert len(built.penalties) == len(config.reward.penalties)
 
 
 @pytest.mark.parametrize("file", TRAINED, ids=study_name)

@@ -52,7 +52,8 @@ prompt alone; a monitor is informative at the base if the lower end of its AUROC
 rollouts of the base and frozen with a threshold from benign ones."""
 RUN_NOTES = """\
 First and last evaluation of each run. Intervals resample problems with their rollouts; they say nothing about other \
-seeds or bases. n: the rollouts that a share is taken over at the last evaluation."""
+seeds or bases. n: the rollouts that a share is taken over at the last evaluation. Measures of \
+monitors that run a model are not in this table."""
 READING_NOTES = """\
 - In every arm, a seed has the same starting weights, problem order and evaluation set. The unit is the seed, \
 and claims are about these bases only; from four bases on it is the base, a random effect, whose seeds are \

@@ -221,7 +221,7 @@ def train_study(
     known_arms = _load_known_arms(study, out)
     console = console or Console(quiet=True)
     shown = StudyProgress(console)
-    with shown.progress, ProcessPool(jobs) as pool, _saying_that_runs_are_saved(shown):
+    with shown.progress, ProcessPool(jobs) as pool, _announce_stop(shown):
         copied = find_known_runs(runs, known, shown) if known else {}
         unfinished = [run for run in runs if not run.is_finished and run.name not in copied]
         if any(run.preparation for run in unfinished):
@@ -275,7 +275,7 @@ def train_study(
 
 
 @contextmanager
-def _saying_that_runs_are_saved(shown: StudyProgress) -> Iterator[None]:
+def _announce_stop(shown: StudyProgress) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:

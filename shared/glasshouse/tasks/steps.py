@@ -96,9 +96,11 @@ _WORD = re.compile(rf"(?<=[0-9]) ?({'|'.join(_WORDS)}) ?(?=[0-9])")
 _UNIT = re.compile(r"(?<=[0-9])[ \t][A-Za-z]{3,20}(?=[ \t]?[-+*/=])|\$(?=[0-9])")
 """`5 coins + 3 coins = 8`, but not `2 x + 3 = 7`."""
 _AROUND_SIGN = re.compile(r"(?<=[0-9])[ \t]{0,8}([-+*/=<>]{1,2})[ \t]{0,8}(?=[0-9])")
+"""A sign between two numbers, with the spaces around it."""
 _RELATION = re.compile(
     rf"(?<![\w.*/+(-])([0-9]{{1,{MAX_DIGITS}}})(==?|<|>)(?=([0-9]{{1,{MAX_DIGITS}}})(?![\w*/+-]|\.[0-9]))"
 )
+"""A number that belongs to no expression, a sign, and the number on its right, which may begin the next relation."""
 _RELATIONS = {"=": operator.eq, "==": operator.eq, "<": operator.lt, ">": operator.gt}
 _NUMBER_ROW = re.compile(r"[ \t]*+[0-9]++(?:[ \t]++[0-9]++)*+[ \t]*+")
 
